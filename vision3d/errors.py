@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions that vision3d raises for anything a user can mend.
+
+Each message is one line that says what was wrong, where, and the mend. The command prints that line and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class Vision3DError(Exception):
+    """Base of every error that the user can mend."""
+
+
+class InputError(Vision3DError, ValueError):
+    """An argument or array of the wrong shape, type or range."""
+
+
+class FileFormatError(Vision3DError, ValueError):
+    """A file that is missing, empty, truncated or not of the expected format."""
+
+
+class ImageError(FileFormatError):
+    """An image file that cannot be used."""
+
+
+class DisparityError(FileFormatError):
+    """A disparity or depth file (PFM, 16-bit PNG, NumPy) that cannot be used."""
+
+
+class CalibrationError(FileFormatError):
+    """A calibration file that cannot be used, or that does not fit the images."""
+
+
+class WeightsError(Vision3DError, RuntimeError):
+    """A weights file that is missing, corrupt, unsafe or of another model."""
+
+
+class ConfigError(Vision3DError, ValueError):
+    """A recipe with an unknown or illegal option."""
+
+
+class OutputError(Vision3DError, OSError):
+    """A folder or file that cannot be written."""
+
+
+class MissingExtraError(Vision3DError, ImportError):
+    """An optional dependency that is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str, hint: str = "") -> None:
+        super().__init__(
+            f'{purpose} needs the package "{package}": pip install "vision3d-zoo[{extra}]"{". " + hint if hint else ""}'
+        )
+
+
+class UnknownNameError(Vision3DError, KeyError):
+    """A name that is not registered; the message lists the nearest ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+        super().__init__(f"unknown {kind} '{name}': {hint}")
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return str(self.args[0])

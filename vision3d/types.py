@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few data classes that cross module borders.
+
+Conventions (docs/conventions.md): disparity is positive, in pixels of the image it belongs to, left view,
+``x_right = x_left - disparity``; invalid is NaN; pixel centres lie at integer coordinates; lengths are metres.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vision3d.errors import CalibrationError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A pinhole camera with OpenCV axes (x right, y down, z forward).
+
+    Attributes:
+        intrinsics: ``K``, [3, 3] float64, pixels, pixel centres at integer coordinates.
+        width, height: image size in pixels, or None where the calibration does not say it.
+        distortion: OpenCV coefficients (k1, k2, p1, p2, k3, ...), or None for a rectified view.
+        world_to_camera: [4, 4] float64, metres.
+    """
+
+    intrinsics: np.ndarray
+    width: int | None = None
+    height: int | None = None
+    distortion: np.ndarray | None = None
+    world_to_camera: np.ndarray = field(default_factory=lambda: np.eye(4))
+
+    def __post_init__(self) -> None:
+        intrinsics = np.asarray(self.intrinsics, dtype=np.float64)
+        if intrinsics.shape != (3, 3) or not np.isfinite(intrinsics).all():
+            raise CalibrationError(f"intrinsics must be a finite 3x3 matrix, got shape {intrinsics.shape}")
+        if intrinsics[0, 0] <= 0 or intrinsics[1, 1] <= 0:
+            raise CalibrationError(f"focal lengths must be positive, got {intrinsics[0, 0]} and {intrinsics[1, 1]}")
+        object.__setattr__(self, "intrinsics", intrinsics)
+
+    @property
+    def fx(self) -> float:
+        return float(self.intrinsics[0, 0])
+
+    @property
+    def fy(self) -> float:
+        return float(self.intrinsics[1, 1])
+
+    @property
+    def cx(self) -> float:
+        return float(self.intrinsics[0, 2])
+
+    @property
+    def cy(self) -> float:
+        return float(self.intrinsics[1, 2])
+
+    def resized(self, width: int, height: int) -> Camera:
+        """The camera of the same view resampled to ``width`` x ``height`` (pixel centres at integers)."""
+        if self.width is None or self.height is None:
+            raise CalibrationError("the camera does not know its image size, so it cannot follow a resize")
+        sx, sy = width / self.width, height / self.height
+        scale = np.array([[sx, 0.0, 0.5 * sx - 0.5], [0.0, sy, 0.5 * sy - 0.5], [0.0, 0.0, 1.0]])
+        return replace(self, intrinsics=scale @ self.intrinsics, width=width, height=height)
+
+
+@dataclass(frozen=True)
+class StereoRig:
+    """A rectified stereo pair of cameras: depth = fx * baseline / (disparity + doffs).
+
+    Attributes:
+        left, right: the two rectified cameras (same size, same fx).
+        baseline: distance of the centres, metres, positive.
+    """
+
+    left: Camera
+    right: Camera
+    baseline: float
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.baseline) or self.baseline <= 0:
+            raise CalibrationError(f"baseline must be a positive number of metres, got {self.baseline}")
+
+    @property
+    def doffs(self) -> float:
+        """``cx_right - cx_left`` in pixels."""
+        return self.right.cx - self.left.cx
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(width, height) or None where unknown."""
+        if self.left.width is None or self.left.height is None:
+            return None
+        return self.left.width, self.left.height
+
+    def with_size(self, width: int, height: int) -> StereoRig:
+        """The same rig with the image size filled in (no rescaling)."""
+        return replace(
+            self,
+            left=replace(self.left, width=width, height=height),
+            right=replace(self.right, width=width, height=height),
+        )
+
+    def resized(self, width: int, height: int) -> StereoRig:
+        """The rig of the same views resampled to ``width`` x ``height``."""
+        return replace(self, left=self.left.resized(width, height), right=self.right.resized(width, height))
+
+
+@dataclass
+class StereoOutput:
+    """What every stereo network returns.
+
+    Attributes:
+        disparity: [B, 1, H, W], pixels of the input images.
+        pyramid: the network's maps, finest first, each at its own resolution, values as the network defines them.
+        confidence: [B, 1, H, W] in [0, 1], or None.
+        stages: training mode only: one pyramid (finest first) for each supervised stage, the last being the answer.
+        auxiliary: training mode only: further tensors that the network's own loss needs, by name.
+    """
+
+    disparity: torch.Tensor
+    pyramid: list[torch.Tensor]
+    confidence: torch.Tensor | None = None
+    stages: list[list[torch.Tensor]] = field(default_factory=list)
+    auxiliary: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class StereoSample:
+    """One stereo pair of a data set, as arrays.
+
+    Attributes:
+        left, right: [H, W, 3] uint8 RGB.
+        disparity: [H, W] float32 of the left view, NaN where unknown, or None.
+        occlusion: [H, W] bool, True where the left pixel is hidden in the right view, or None.
+        right_disparity: [H, W] float32 of the right view (``x_left = x_right + disparity``), or None.
+        normals: [H, W, 3] float32, unit, left camera axes, or None.
+        rig: calibration, or None.
+        scene: name of the pair inside its data set.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    disparity: np.ndarray | None = None
+    occlusion: np.ndarray | None = None
+    right_disparity: np.ndarray | None = None
+    normals: np.ndarray | None = None
+    rig: StereoRig | None = None
+    scene: str = ""
+
+    @property
+    def valid(self) -> np.ndarray:
+        """[H, W] bool: pixels with known disparity."""
+        if self.disparity is None:
+            return np.zeros(self.left.shape[:2], dtype=bool)
+        return np.isfinite(self.disparity)
+
+
+@dataclass
+class StereoBatch:
+    """A batch of stereo samples as tensors.
+
+    Attributes:
+        left, right: [B, 3, H, W] float32 RGB in [0, 1].
+        disparity: [B, 1, H, W] float32, NaN where unknown.
+        scenes: the scene name of each sample.
+    """
+
+    left: torch.Tensor
+    right: torch.Tensor
+    disparity: torch.Tensor
+    scenes: list[str]
+
+    @staticmethod
+    def collate(samples: Sequence[StereoSample]) -> StereoBatch:
+        """Stack samples of one size; every sample must have a disparity map."""
+        import torch
+
+        for sample in samples:
+            if sample.disparity is None:
+                raise InputError(f"{sample.scene}: the sample has no disparity map, so it cannot be trained on")
+
+        def images(arrays: list[np.ndarray]) -> torch.Tensor:
+            stacked = torch.from_numpy(np.stack(arrays))
+            return stacked.permute(0, 3, 1, 2).float().div_(255.0).contiguous()
+
+        disparities = [sample.disparity for sample in samples if sample.disparity is not None]
+        return StereoBatch(
+            left=images([sample.left for sample in samples]),
+            right=images([sample.right for sample in samples]),
+            disparity=torch.from_numpy(np.stack(disparities)).float()[:, None],
+            scenes=[sample.scene for sample in samples],
+        )
+
+
+@dataclass
+class PointCloud:
+    """Points in camera or world axes.
+
+    Attributes:
+        points: [N, 3] float32, metres.
+        colors: [N, 3] uint8 RGB, or None.
+        normals: [N, 3] float32, unit, or None.
+    """
+
+    points: np.ndarray
+    colors: np.ndarray | None = None
+    normals: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def select(self, index: np.ndarray) -> PointCloud:
+        """The cloud of the points picked by a boolean mask or an index array."""
+        return PointCloud(
+            points=self.points[index],
+            colors=None if self.colors is None else self.colors[index],
+            normals=None if self.normals is None else self.normals[index],
+        )
