@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the command prints: tables for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Width of a table that is written to a file or a pipe, where no terminal limits it.
+PIPE_WIDTH = 200
+
+
+def console(stderr: bool = False) -> Console:
+    """A rich console on stdout, or on stderr for progress and messages; tables in a pipe are not squeezed."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else PIPE_WIDTH, highlight=False)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON knows it: paths as text, NumPy numbers as numbers, NaN and infinity as null."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def to_json(value: Any) -> str:
+    """``value`` as strict JSON text, indented."""
+    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
