@@ -1,1 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Tensor operations shared by the networks: correlation, cost volumes, warping, regression, upsampling, padding."""
+
+from __future__ import annotations
+
+from vision3d.ops.correlation import correlation_1d, correlation_2d
+from vision3d.ops.cost_volume import concatenation_volume, difference_volume, groupwise_correlation
+from vision3d.ops.padding import Padding, pad_to_multiple, resize_disparity
+from vision3d.ops.regression import disparity_regression
+from vision3d.ops.upsampling import convex_upsample
+from vision3d.ops.warping import warp_by_disparity
+
+__all__ = [
+    "Padding",
+    "concatenation_volume",
+    "convex_upsample",
+    "correlation_1d",
+    "correlation_2d",
+    "difference_volume",
+    "disparity_regression",
+    "groupwise_correlation",
+    "pad_to_multiple",
+    "resize_disparity",
+    "warp_by_disparity",
+]

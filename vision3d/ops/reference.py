@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain, slow forms of every op: one loop a definition. Tests and the benchmark compare against them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+
+def correlation_1d(
+    left: torch.Tensor, right: torch.Tensor, max_disparity: int, *, beyond_width: str = "zeros"
+) -> torch.Tensor:
+    """Loop over disparities with slice assignment, the way most public code does it: [B, D, H, W]."""
+    batch, _, height, width = left.shape
+    volume = left.new_zeros((batch, max_disparity, height, width))
+    for d in range(max_disparity):
+        if d == 0 or (d >= width and beyond_width == "unshifted"):
+            volume[:, d] = (left * right).mean(dim=1)
+        elif d < width:
+            volume[:, d, :, d:] = (left[..., d:] * right[..., :-d]).mean(dim=1)
+    return volume
+
+
+def correlation_2d(left: torch.Tensor, right: torch.Tensor, max_displacement: int, stride: int = 1) -> torch.Tensor:
+    """Loop over both displacements: [B, (2r+1)^2, H, W]."""
+    height, width = left.shape[2:]
+    radius = max_displacement // stride
+    padded = F.pad(right, (radius * stride,) * 4)
+    planes = []
+    for j in range(2 * radius + 1):
+        for i in range(2 * radius + 1):
+            y, x = j * stride, i * stride
+            planes.append((left * padded[:, :, y : y + height, x : x + width]).mean(dim=1))
+    return torch.stack(planes, dim=1)
+
+
+def groupwise_correlation(
+    left: torch.Tensor, right: torch.Tensor, max_disparity: int, groups: int, *, normalize: bool = False
+) -> torch.Tensor:
+    """Loop over disparities: [B, G, D, H, W]."""
+    batch, channels, height, width = left.shape
+    size = channels // groups
+    first = left.reshape(batch, groups, size, height, width)
+    second = right.reshape(batch, groups, size, height, width)
+    if normalize:
+        first, second = F.normalize(first, dim=2) * math.sqrt(size), F.normalize(second, dim=2) * math.sqrt(size)
+    volume = left.new_zeros((batch, groups, max_disparity, height, width))
+    for d in range(min(max_disparity, width)):
+        volume[:, :, d, :, d:] = (first[..., d:] * second[..., : width - d]).mean(dim=2)
+    return volume
+
+
+def concatenation_volume(
+    left: torch.Tensor, right: torch.Tensor, max_disparity: int, *, mask_left: bool = True
+) -> torch.Tensor:
+    """Loop over disparities: [B, 2C, D, H, W]."""
+    batch, channels, height, width = left.shape
+    volume = left.new_zeros((batch, 2 * channels, max_disparity, height, width))
+    for d in range(max_disparity):
+        start = min(d, width) if mask_left else 0
+        volume[:, :channels, d, :, start:] = left[..., start:]
+        if d < width:
+            volume[:, channels:, d, :, d:] = right[..., : width - d]
+    return volume
+
+
+def difference_volume(left: torch.Tensor, right: torch.Tensor, max_disparity: int) -> torch.Tensor:
+    """Loop over disparities: [B, C, D, H, W]."""
+    batch, channels, height, width = left.shape
+    volume = left.new_zeros((batch, channels, max_disparity, height, width))
+    for d in range(min(max_disparity, width)):
+        volume[:, :, d, :, d:] = left[..., d:] - right[..., : width - d]
+    return volume
+
+
+def warp_by_disparity(
+    image: torch.Tensor, disparity: torch.Tensor, *, align_corners: bool = True, padding_mode: str = "border"
+) -> torch.Tensor:
+    """Four gathered neighbours and their bilinear weights, by the written formulas."""
+    height, width = image.shape[2:]
+    x = torch.arange(width, dtype=disparity.dtype) - disparity
+    y = torch.arange(height, dtype=disparity.dtype)[:, None].expand_as(x)
+    if not align_corners:
+        x = x * width / max(width - 1, 1) - 0.5
+        y = y * height / max(height - 1, 1) - 0.5
+    if padding_mode == "border":
+        x, y = x.clamp(0, width - 1), y.clamp(0, height - 1)
+    result = torch.zeros_like(image)
+    for row in (y.floor(), y.floor() + 1):
+        for column in (x.floor(), x.floor() + 1):
+            weight = (1 - (x - column).abs()) * (1 - (y - row).abs())
+            inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+            index = row.clamp(0, height - 1).long() * width + column.clamp(0, width - 1).long()
+            values = image.flatten(2).gather(2, index.flatten(2).expand(-1, image.shape[1], -1)).reshape(image.shape)
+            result = result + values * weight * inside
+    return result
+
+
+def disparity_regression(
+    cost_logits: torch.Tensor, values: torch.Tensor | None = None, *, radius: int | None = None
+) -> torch.Tensor:
+    """Sum of softmax times value, bin by bin: [B, 1, H, W]."""
+    bins = cost_logits.shape[1]
+    peak = cost_logits.argmax(dim=1)
+    weights = (cost_logits - cost_logits.amax(dim=1, keepdim=True)).exp()
+    numerator = torch.zeros_like(cost_logits[:, 0])
+    denominator = torch.zeros_like(numerator)
+    for d in range(bins):
+        inside = 1.0 if radius is None else ((peak - d).abs() <= radius).to(weights)
+        value = float(d) if values is None else values[d]
+        numerator = numerator + weights[:, d] * inside * value
+        denominator = denominator + weights[:, d] * inside
+    return (numerator / denominator)[:, None]
+
+
+def convex_upsample(
+    disparity: torch.Tensor,
+    weights: torch.Tensor,
+    factor: int,
+    *,
+    padding: str = "replicate",
+    scale: bool = True,
+    normalized: bool = False,
+) -> torch.Tensor:
+    """Loop over the fine pixels of a cell and the nine neighbours."""
+    batch, _, height, width = disparity.shape
+    padded = F.pad(disparity, (1, 1, 1, 1), mode="replicate" if padding == "replicate" else "constant")
+    context = weights.shape[2] == factor * height and weights.shape[1] == 9
+    result = disparity.new_zeros((batch, 1, factor * height, factor * width))
+    for i in range(factor):
+        for j in range(factor):
+            mask = weights[:, :, i::factor, j::factor] if context else weights[:, i * factor + j :: factor * factor]
+            mask = mask if normalized else torch.softmax(mask, dim=1)
+            mixed = torch.zeros_like(disparity[:, 0])
+            for k in range(9):
+                y, x = divmod(k, 3)
+                mixed = mixed + mask[:, k] * padded[:, 0, y : y + height, x : x + width]
+            result[:, 0, i::factor, j::factor] = mixed * (factor if scale else 1)
+    return result
