@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading checkpoints safely, whoever wrote them, and loading them with messages that name what does not fit."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vision3d.errors import WeightsError
+
+StateDict = dict[str, torch.Tensor]
+
+_WRAPPERS = ("model", "state_dict", "model_state", "model_state_dict")
+_PREFIXES = ("module.", "model.", "_orig_mod.")
+_OPENSTEREO_PREFIXES = {
+    "backbone.": "extract_network.",
+    "cost_processor.": "cunet.",
+    "disp_predictor.": "dispnetres.",
+}
+_SHOWN = 4
+
+
+def read_checkpoint(path: str | Path) -> StateDict:
+    """Read the state dict of a ``.safetensors`` file or of a PyTorch checkpoint, on the CPU, without running its code.
+
+    Wrapping dictionaries and a leading ``module.`` are removed (see :func:`unwrap_state_dict`).
+
+    Raises:
+        WeightsError: the file is missing, damaged, holds pickled code, or holds no tensors.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise WeightsError(f"{path}: no such weights file: check the path")
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    try:
+        return unwrap_state_dict(content)
+    except WeightsError as error:
+        raise WeightsError(f"{path}: {error}") from error
+
+
+def _read_safetensors(path: Path) -> StateDict:
+    import safetensors
+    import safetensors.torch
+
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path}: not a whole safetensors file ({error}): fetch it again") from error
+
+
+def _numpy_scalars() -> list[Any]:
+    """What a pickled NumPy number (``best_EPE`` of many checkpoints) consists of; none of it runs code."""
+    scalar = np.float64(0).__reduce__()[0]
+    kinds = [type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "?")]
+    return [(scalar, "numpy.core.multiarray.scalar"), (scalar, "numpy._core.multiarray.scalar"), np.dtype, *kinds]
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals(_numpy_scalars()):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "Unsupported global" in str(error) or "unsupported GLOBAL" in str(error):
+            raise WeightsError(
+                f"{path}: holds pickled code, which opening it would run: ask for a safetensors file, or save its "
+                "state_dict alone where you trust the file"
+            ) from error
+        raise WeightsError(f"{path}: not a PyTorch checkpoint: fetch it again") from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"{path}: not a whole PyTorch checkpoint ({reason}): fetch it again") from error
+
+
+def unwrap_state_dict(content: object) -> StateDict:
+    """Return the bare state dict inside a checkpoint.
+
+    Outer dictionaries (``model``, ``state_dict`` ...) are opened, entries that are not tensors are dropped, and the
+    prefixes that wrappers add (``module.`` on any entry; ``model.`` or ``_orig_mod.`` if on every entry) are removed.
+
+    Raises:
+        WeightsError: there are no tensors.
+    """
+    while isinstance(content, Mapping):
+        inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
+            break
+        content = inner
+    tensors = content.items() if isinstance(content, Mapping) else ()
+    state_dict = {str(name): value for name, value in tensors if isinstance(value, torch.Tensor)}
+    if not state_dict:
+        raise WeightsError("the checkpoint holds no tensors: pass a state dict, or a file that holds one")
+    state_dict = {name.removeprefix("module."): value for name, value in state_dict.items()}
+    while prefix := next((p for p in _PREFIXES if all(name.startswith(p) for name in state_dict)), None):
+        state_dict = {name.removeprefix(prefix): value for name, value in state_dict.items()}
+    return state_dict
+
+
+def convert_fadnetpp_names(state_dict: StateDict) -> StateDict:
+    """Bring FADNet++ names of older files (``dispnetc.``) and of OpenStereo to those of the final public code."""
+    if any(name.startswith("extract_network.") for name in state_dict):
+        return state_dict
+    return {_fadnetpp_name(name): value for name, value in state_dict.items()}
+
+
+def _fadnetpp_name(name: str) -> str:
+    for prefix, official in _OPENSTEREO_PREFIXES.items():
+        if name.startswith(prefix):
+            return official + name.removeprefix(prefix)
+    if name.startswith("dispnetc."):
+        inner = name.removeprefix("dispnetc.")
+        shared = inner.startswith(("conv1.", "conv2.", "conv3."))
+        return ("extract_network." if shared else "cunet.") + inner
+    return name
+
+
+@dataclass(frozen=True)
+class DetectedArchitecture:
+    """The registered name and the options of the network that a state dict belongs to."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"create_model('{self.name}'{options})"
+
+
+_FADNETPP_SIZES = {
+    (64, 64): "fadnetpp_x",
+    (32, 32): "fadnetpp",
+    (16, 16): "fadnetpp_mobile",
+    (8, 8): "fadnetpp_slight",
+    (4, 2): "fadnetpp_tiny",
+    (2, 2): "fadnetpp_micro",
+}
+
+
+def detect_architecture(state_dict: Mapping[str, torch.Tensor]) -> DetectedArchitecture | None:
+    """Tell from names and shapes which network of the FADNet family an unwrapped state dict belongs to, else None."""
+    names = dict(state_dict)
+    first = names.get("dispnetc.conv1.0.weight")
+    dynamic = "dispnetc.conv3_1.conv1.conv.weight" in names
+    if first is not None and first.shape[0] == 64 and not dynamic:
+        whole = "dispnetc.conv4_1.conv1.weight" in names
+        return DetectedArchitecture("fadnet" if whole else "mobilefadnet_v1")
+    return _detect_fadnetpp(convert_fadnetpp_names(names))
+
+
+def _detect_fadnetpp(names: StateDict) -> DetectedArchitecture | None:
+    encoder, decoder = names.get("extract_network.conv1.0.weight"), names.get("cunet.iconv1.weight")
+    if encoder is None or decoder is None:
+        return None
+    size = (encoder.shape[0], decoder.shape[1])
+    residual = "cunet.conv3_1.conv1.conv.weight" in names
+    if "dispnetres.conv1.0.weight" in names:
+        name = _FADNETPP_SIZES.get(size) if residual else {(32, 32): "crl"}.get(size)
+        return None if name is None else DetectedArchitecture(name)
+    if size != (32, 32):
+        return None
+    name = "dispnetcss" if "dispnets1.conv1.0.weight" in names else "dispnetc"
+    return DetectedArchitecture(name, {"residual_blocks": True} if residual else {})
+
+
+def load_into(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
+    """Load a bare state dict strictly; only ``num_batches_tracked`` may be missing.
+
+    Raises:
+        WeightsError: names are missing or unexpected, or shapes differ; the first few are listed. Nothing is loaded.
+    """
+    own = model.state_dict()
+    missing = [name for name in own if name not in state_dict and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in state_dict if name not in own]
+    reshaped = [
+        f"{name} {list(state_dict[name].shape)} instead of {list(own[name].shape)}"
+        for name in own
+        if name in state_dict and state_dict[name].shape != own[name].shape
+    ]
+    if missing or unexpected or reshaped:
+        found = detect_architecture(state_dict)
+        mend = f"they fit {found}" if found else "choose the network they were trained with"
+        kinds = (("missing", missing), ("unexpected", unexpected), ("of another shape", reshaped))
+        reasons = "; ".join(_listed(kind, names) for kind, names in kinds if names)
+        raise WeightsError(f"the weights are not those of {type(model).__name__}: {reasons}: {mend}")
+    model.load_state_dict(state_dict, strict=False)
+
+
+def _listed(kind: str, names: Iterable[str]) -> str:
+    names = list(names)
+    more = ", ..." if len(names) > _SHOWN else ""
+    return f"{len(names)} {kind} ({', '.join(names[:_SHOWN])}{more})"
