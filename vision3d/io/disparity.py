@@ -137,7 +137,7 @@ def _decode(path: str | os.PathLike[str], kind: str, divide_by: float | None) ->
     """Raw values [H, W], the format's codes a pixel, and its code of unknown pixels."""
     if kind == "pfm":
         values = read_pfm(path)
-        if values.ndim == 3:  # SceneFlow's tools read the first channel of colour maps
+        if values.ndim == 3:
             raise DisparityError(f"{path}: a colour PFM with 3 channels is no disparity map; write it with 1 channel")
         return values, 1.0, None
     if kind == "npy":
@@ -188,7 +188,15 @@ def _read_npz(path: str | os.PathLike[str], key: str) -> np.ndarray:
             with archive.open(name + ".npy") as member:
                 _check_npy_header(path, member)
             return _read_npy(path, archive.read(name + ".npy"))
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError, zlib.error) as problem:
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        zlib.error,
+    ) as problem:
         if isinstance(problem, DisparityError):
             raise
         raise DisparityError(f"{path}: not an npz archive, or truncated ({problem}); write the file again") from problem
@@ -202,7 +210,9 @@ def _read_npy(path: str | os.PathLike[str], content: bytes) -> np.ndarray:
             raise ValueError(f"{len(content)} bytes, at least {count} expected")
         array = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError, OSError) as problem:
-        raise DisparityError(f"{path}: the NumPy array is truncated or damaged ({problem}); write it again") from problem
+        raise DisparityError(
+            f"{path}: the NumPy array is truncated or damaged ({problem}); write it again"
+        ) from problem
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     if array.ndim != 2 or array.size == 0:

@@ -136,10 +136,14 @@ def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     Image.init()
     if Image.EXTENSION.get(suffix) not in Image.SAVE:
-        raise OutputError(f"{path}: no image format has the suffix '{suffix}'; use .png, .jpg, .tif, .bmp, .webp or .ppm")
+        raise OutputError(
+            f"{path}: no image format has the suffix '{suffix}'; use .png, .jpg, .tif, .bmp, .webp or .ppm"
+        )
     picture = Image.fromarray(as_image(rgb))
     with atomic_write(path) as temporary:
-        picture.save(temporary, format=Image.EXTENSION[suffix], **({"quality": 95} if suffix in (".jpg", ".jpeg") else {}))
+        picture.save(
+            temporary, format=Image.EXTENSION[suffix], **({"quality": 95} if suffix in (".jpg", ".jpeg") else {})
+        )
 
 
 def _to_uint8(array: np.ndarray) -> np.ndarray:

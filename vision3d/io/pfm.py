@@ -35,7 +35,9 @@ def read_pfm(path: str | os.PathLike[str]) -> np.ndarray:
     try:
         width, height, scale = int(width_text), int(height_text), float(scale_text)
     except ValueError as problem:
-        raise DisparityError(f"{path}: the PFM header is illegal ({problem}); width, height and scale expected") from problem
+        raise DisparityError(
+            f"{path}: the PFM header is illegal ({problem}); width, height and scale expected"
+        ) from problem
     channels = 3 if magic == b"PF" else 1
     if width <= 0 or height <= 0 or width * height * channels > _MAX_VALUES:
         raise DisparityError(f"{path}: the PFM header claims the absurd size {width}x{height}; the file is damaged")
