@@ -9,6 +9,7 @@ only when their command is called, so that ``vision3d --help`` needs neither tor
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -93,10 +94,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _silence_stdout() -> None:
     """Point stdout at nothing after its reader went away, so that the interpreter's last flush does not complain."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Error figures of a stereo network on a folder of pairs with ground truth.
+
+Protocol: each pair goes through ``vision3d.predict_stereo``, so that padding and scaling are those of every user; all
+pixels with finite truth count, occluded ones too; a mean is the mean of the scenes' figures, each scene weighing the
+same. Seconds are those of the prediction alone (files are read before), after one untimed prediction on a small crop.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vision3d.errors import FileFormatError, InputError, UnknownNameError
+from vision3d.evaluation.baselines import BASELINES, match_baseline
+from vision3d.evaluation.metrics import disparity_errors
+from vision3d.types import StereoSample
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Matcher = Callable[[StereoSample], np.ndarray]
+Progress = Callable[[int, int, str], None]
+WARM_UP_CROP = (128, 256)
+
+
+def evaluate_folder(
+    model: str | nn.Module,
+    root: str | Path,
+    exclude: Iterable[str] = (),
+    baseline: str | None = None,
+    *,
+    weights: bool | str | Path = True,
+    scale: float = 1.0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure a network on ``root/<set>/<scene>/``.
+
+    Args:
+        model: a registered name (with its default weights, or a tag in the name), or a network in eval mode.
+        root: the folder; its ``index.json``, if present, says which file is the truth and how it is encoded.
+        exclude: sets (``kitti2015``) or scenes (``kitti2015/000000_10``) to leave out.
+        baseline: also measure this classical matcher: ``bm``, ``sgbm`` or ``sgbm_hh``.
+        weights: as ``pretrained`` of ``create_model``, where ``model`` is a name.
+        scale: the images are resized by this factor before the network sees them, its answer back.
+        progress: called before each scene with its number, the number of scenes, and its name.
+
+    Returns:
+        ``{"model", "scenes": [{"scene", "epe", "rms", "bad0.5" ... "bad4", "d1", "density", "pixels", "seconds"}],
+        "mean", "sets": {set: mean}, "skipped": [{"scene", "reason"}], "protocol"}``, with ``"baseline": {"name",
+        "scenes", "mean", "sets"}`` on request; bad-k, D1 and density in percent, EPE and RMS in pixels. Where the data
+        set says which pixels are visible in both views, a scene also has ``"nonoccluded"`` with the same figures.
+
+    Raises:
+        InputError: no scene with truth is left.
+        UnknownNameError: an unknown model, baseline, or name in ``exclude``.
+        WeightsError: no usable weights.
+    """
+    from vision3d.datasets.folder import FolderStereo
+
+    if baseline is not None and baseline not in BASELINES:
+        raise UnknownNameError("baseline", baseline, BASELINES)
+    data = FolderStereo(root, exclude=tuple(exclude))
+    ranges = _search_ranges(Path(root))
+    name, network = _network(model, weights, scale)
+    matchers = [network]
+    if baseline is not None:
+        matchers.append(lambda sample: match_baseline(baseline, sample.left, sample.right, ranges.get(sample.scene)))
+    rows, skipped = _measure_all(data, matchers, progress)
+    if not rows[0]:
+        raise InputError(f"{root}: no scene with ground truth is left to evaluate")
+    report = {"model": name, **_summary(rows[0]), "skipped": skipped, "protocol": _protocol(scale)}
+    if baseline is not None:
+        report["baseline"] = {"name": baseline, **_summary(rows[1])}
+    return report
+
+
+def _network(model: str | nn.Module, weights: bool | str | Path, scale: float) -> tuple[str, Matcher]:
+    from vision3d.pipelines import predict_stereo
+    from vision3d.zoo import create_model
+
+    if isinstance(model, str):
+        name, network = model, create_model(model, pretrained=weights)
+    else:
+        name, network = type(model).__name__, model
+
+    def predict(sample: StereoSample) -> np.ndarray:
+        return predict_stereo(sample.left, sample.right, model=network, scale=scale, confidence=False).disparity
+
+    return name, predict
+
+
+def _measure_all(
+    data: Sequence[StereoSample], matchers: list[Matcher], progress: Progress | None
+) -> tuple[list[list[dict[str, Any]]], list[dict[str, str]]]:
+    """The rows of each matcher, and the scenes without truth."""
+    rows: list[list[dict[str, Any]]] = [[] for _ in matchers]
+    skipped = []
+    for number in range(len(data)):
+        sample = data[number]
+        if progress is not None:
+            progress(number, len(data), sample.scene)
+        if sample.disparity is None or not sample.valid.any():
+            skipped.append({"scene": sample.scene, "reason": "no dense ground truth"})
+            continue
+        if not rows[0]:
+            height, width = WARM_UP_CROP
+            matchers[0](StereoSample(sample.left[:height, :width], sample.right[:height, :width]))
+        for matcher, measured in zip(matchers, rows, strict=True):
+            measured.append(_measure(sample, sample.disparity, matcher))
+    return rows, skipped
+
+
+def _measure(sample: StereoSample, truth: np.ndarray, matcher: Matcher) -> dict[str, Any]:
+    start = time.perf_counter()
+    disparity = matcher(sample)
+    seconds = time.perf_counter() - start
+    row: dict[str, Any] = {"scene": sample.scene, **disparity_errors(disparity, truth), "seconds": seconds}
+    if sample.occlusion is not None:
+        row["nonoccluded"] = disparity_errors(disparity, truth, ~sample.occlusion)
+    return row
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The scenes, their mean, and the mean of each set."""
+    sets: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        sets.setdefault(row["scene"].partition("/")[0], []).append(row)
+    return {"scenes": rows, "mean": _mean(rows), "sets": {name: _mean(group) for name, group in sets.items()}}
+
+
+def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of each figure over the scenes that have it."""
+    keys = [key for key in rows[0] if key not in ("scene", "pixels", "nonoccluded")]
+    mean: dict[str, Any] = {key: float(np.mean([row[key] for row in rows])) for key in keys}
+    visible = [row["nonoccluded"] for row in rows if "nonoccluded" in row]
+    if visible:
+        mean["nonoccluded"] = {**_mean(visible), "scenes": len(visible)}
+    return mean
+
+
+def _search_ranges(root: Path) -> dict[str, float]:
+    """The search range of each scene that ``index.json`` gives, in pixels."""
+    path = root / "index.json"
+    if not path.is_file():
+        return {}
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        return {scene: float(entry["ndisp"]) for scene, entry in index.items() if entry.get("ndisp")}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise FileFormatError(f"{path}: not a readable index of scenes ({error})") from error
+
+
+def _protocol(scale: float) -> dict[str, Any]:
+    import torch
+
+    return {
+        "pixels": "all with finite truth",
+        "mean": "over scenes",
+        "scale": scale,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
