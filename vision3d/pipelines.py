@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predict: files or arrays in, results out (check, scale, pad, undo, confidence, depth, cloud).
+
+Example:
+    >>> from vision3d import predict_stereo  # doctest: +SKIP
+    >>> result = predict_stereo("left.png", "right.png", calibration="calib.txt")  # doctest: +SKIP
+    >>> result.save("out")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vision3d import inference
+from vision3d.checks import check_same_size, describe_input, fit_rig_to_image, pair_warnings
+from vision3d.errors import CalibrationError, InputError
+from vision3d.results import StereoResult
+from vision3d.types import StereoRig
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
+
+__all__ = ["DEFAULT_STEREO_MODEL", "StereoResult", "consistency", "load_stereo_model", "predict_stereo"]
+
+DEFAULT_STEREO_MODEL = "covonet"
+_CONSISTENT_PIXELS = 1.0  # tolerance of the left-right check, pixels of the network's input
+_CONSISTENT_SHARE = 0.01  # and relative to the disparity
+
+
+def load_stereo_model(
+    model: str | nn.Module | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    device: str | torch.device | None = None,
+) -> tuple[nn.Module, str, torch.device]:
+    """The network, its name and the device it lies on.
+
+    Args:
+        model: a registered name (its default weights are loaded), a module, or None for the default network.
+        weights: a checkpoint or a weight tag instead of the default weights; needs a name.
+        device: None leaves a module where it is, and takes CUDA for a name where there is one.
+
+    Raises:
+        UnknownNameError, WeightsError: see ``create_model``. InputError: a model of another kind or an unknown device.
+    """
+    if isinstance(model, nn.Module):
+        if weights is not None:
+            raise InputError("weights go with the name of a network: load them into the module instead")
+        first = next(model.parameters(), None)
+        home = first.device if first is not None else torch.device("cpu")
+        chosen = home if device is None else inference.choose_device(device)
+        return model.to(chosen), inference.model_name(model), chosen
+    if model is not None and not isinstance(model, str):
+        raise InputError(f"model is {type(model).__name__}: pass a name, a torch module, or None for the default")
+    name = model or DEFAULT_STEREO_MODEL
+    chosen = inference.choose_device(device)
+    if weights is None:
+        return inference.cached_model(name).to(chosen), name, chosen
+    from vision3d.zoo import create_model
+
+    return create_model(name, pretrained=str(weights)).to(chosen), name, chosen
+
+
+def predict_stereo(
+    left: ImageLike,
+    right: ImageLike,
+    model: str | nn.Module | None = None,
+    calibration: str | os.PathLike[str] | StereoRig | None = None,
+    scale: float | str = 1.0,
+    confidence: bool = True,
+    *,
+    device: str | torch.device | None = None,
+    precision: str = "float32",
+    check_memory: bool = True,
+    check_pair: bool = True,
+) -> StereoResult:
+    """Predict the disparity of a rectified stereo pair, and with a calibration its depth.
+
+    Args:
+        left, right: a path, a PIL image, or an array [H, W, 3] (uint8, or float in [0, 1]); any size, one size for both.
+        model: a registered name, a module called as ``model(left, right)``, or None for the default network.
+        calibration: a calibration file or a rig of these images; without it there is no depth.
+        scale: size of the images that the network sees, relative to the input (0.5 = half); ``"auto"`` chooses it so
+            that the disparities fit the network's range and the images fit the memory.
+        confidence: run a second, mirrored pass for the confidence and the occlusion mask (doubles the time).
+        device: ``"cpu"``, ``"cuda"``, ...; None takes CUDA where there is one.
+        precision: ``"float32"``, ``"bfloat16"`` or ``"float16"`` (autocast).
+        check_memory: refuse images whose pass would not fit into the free memory.
+        check_pair: look for swapped or unrectified views and say so in ``result.warnings``.
+
+    Returns:
+        StereoResult with maps at the size of the input images.
+
+    Raises:
+        ImageError, CalibrationError: a file that cannot be used. InputError: sizes that differ, a wrong option, or
+        images too large for the memory. UnknownNameError, WeightsError: see ``create_model``.
+    """
+    views = _read_pair(left, right)
+    height, width = views[0].shape[:2]
+    rig = _read_rig(calibration, width, height)
+    if scale != "auto":
+        scale = inference.checked_scale(scale)  # type: ignore[arg-type]
+    network, name, home = load_stereo_model(model, device=device)
+    warnings = pair_warnings(*views, doffs=rig.doffs if rig is not None else 0.0) if check_pair else []
+    start = time.perf_counter()
+    if scale == "auto":
+        scale = inference.automatic_scale(network, *views, home, precision)
+    factor = float(scale)
+    if check_memory:
+        inference.check_memory(network, width, height, factor, home)
+    disparity, own, mirrored = _run(network, views, factor, confidence, home, precision)
+    certainty, occlusion = own, None
+    if mirrored is not None:
+        certainty, occlusion = consistency(disparity, mirrored, tolerance=_CONSISTENT_PIXELS / min(factor, 1.0))
+        certainty = certainty if own is None else certainty * np.clip(own, 0.0, 1.0)
+    return StereoResult(
+        disparity=disparity,
+        image=views[0],
+        right=views[1],
+        confidence=certainty,
+        occlusion=occlusion,
+        depth=_depth(disparity, rig),
+        rig=rig,
+        warnings=warnings + _result_warnings(network, disparity, factor),
+        seconds=time.perf_counter() - start,
+        model=name,
+        scale=factor,
+        files=_files(left=left, right=right, calibration=calibration),
+    )
+
+
+def consistency(
+    left: np.ndarray, right: np.ndarray, tolerance: float = _CONSISTENT_PIXELS
+) -> tuple[np.ndarray, np.ndarray]:
+    """Left-right check of two disparity maps.
+
+    The error of a left pixel is ``e = |d_L(x) - d_R(x - d_L(x))|`` (linear interpolation in the row) and its tolerance
+    ``t = tolerance + 0.01 d``. A pixel is occluded where ``e > t`` or where its partner lies outside of the right image.
+
+    Args:
+        left: [H, W] disparity of the left view. right: [H, W] of the right view (``x_left = x_right + d``).
+
+    Returns:
+        confidence ``exp(-(e / t)^2 ln 2)`` in [0, 1] (1/2 at the tolerance; 0 where unknown or outside), float32, and
+        the occlusion mask, bool.
+    """
+    width = left.shape[1]
+    columns = np.arange(width, dtype=np.float32)[None] - left
+    with np.errstate(invalid="ignore"):
+        outside = ~(columns >= 0) | (columns > width - 1)
+    position = np.clip(np.nan_to_num(columns, nan=0.0), 0, width - 1)
+    low = np.floor(position).astype(np.int64)
+    weight = position - low
+    near = np.take_along_axis(right, low, axis=1)
+    far = np.take_along_axis(right, np.minimum(low + 1, width - 1), axis=1)
+    error = np.abs(left - (near * (1 - weight) + np.where(weight > 0, far, 0) * weight))
+    limit = tolerance + _CONSISTENT_SHARE * np.abs(left)
+    certainty = np.exp2(-np.square(error / limit))
+    certainty[outside | ~np.isfinite(certainty)] = 0.0
+    with np.errstate(invalid="ignore"):
+        occluded = outside | ~(error <= limit)
+    return certainty.astype(np.float32), occluded
+
+
+def _read_pair(left: ImageLike, right: ImageLike) -> tuple[np.ndarray, np.ndarray]:
+    from vision3d.io.images import as_image
+
+    names = [describe_input(left, "left"), describe_input(right, "right")]
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and left.ndim == right.ndim == 3:
+        check_same_size(left, right, *names)  # arrays may differ in channels, too
+    views = as_image(left), as_image(right)
+    check_same_size(*views, *names)
+    return views
+
+
+def _read_rig(calibration: Any, width: int, height: int) -> StereoRig | None:
+    if calibration is None:
+        return None
+    if isinstance(calibration, StereoRig):
+        return fit_rig_to_image(calibration, width, height)
+    from vision3d.io.calibration import read_calibration
+
+    rig = read_calibration(calibration, image_size=(width, height))
+    try:
+        return fit_rig_to_image(rig, width, height)
+    except CalibrationError as error:
+        raise CalibrationError(f"{calibration}: {error}") from error
+
+
+def _run(
+    network: nn.Module,
+    views: tuple[np.ndarray, np.ndarray],
+    scale: float,
+    mirrored: bool,
+    device: torch.device,
+    precision: str,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Disparity of the left view, the network's own confidence, and the right view's disparity, all at full size."""
+    height, width = views[0].shape[:2]
+    small = [inference.resize_image(view, *inference.scaled_size(width, height, scale)) for view in views]
+    disparity, own = inference.run_network(network, small[0], small[1], device, precision)
+    right = inference.run_mirrored(network, small[0], small[1], device, precision) if mirrored else None
+    if disparity.shape == (height, width):
+        return disparity, own, right
+    return (
+        inference.resize_map(disparity, width, height, width / disparity.shape[1]),
+        None if own is None else inference.resize_map(own, width, height),
+        None if right is None else inference.resize_map(right, width, height, width / right.shape[1]),
+    )
+
+
+def _depth(disparity: np.ndarray, rig: StereoRig | None) -> np.ndarray | None:
+    if rig is None:
+        return None
+    from vision3d.geometry.disparity import disparity_to_depth
+
+    return np.asarray(disparity_to_depth(disparity, rig), dtype=np.float32)
+
+
+def _result_warnings(network: nn.Module, disparity: np.ndarray, scale: float) -> list[str]:
+    finite = disparity[np.isfinite(disparity)]
+    if finite.size == 0:
+        return ["the network gave no finite disparity: its weights do not fit or the images are not usable"]
+    reach = inference.max_disparity(network) / scale
+    if np.percentile(finite, 99) > 0.97 * reach:
+        return [
+            f"disparities reach the network's limit of {reach:.0f} px: near surfaces may be wrong, "
+            'reduce the images (--scale auto, or scale="auto")'
+        ]
+    return []
+
+
+def _files(**inputs: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in inputs.items() if isinstance(value, (str, os.PathLike))}
