@@ -26,7 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--root", required=True, type=Path, metavar="DIR", help="the folder with the pairs")
     parser.add_argument("--exclude", nargs="+", action="extend", default=[], metavar="SET", help="leave out these sets")
     parser.add_argument("--baseline", choices=["bm", "sgbm", "sgbm_hh"], help="also measure a matcher of OpenCV")
-    parser.add_argument("--scale", type=float, default=1.0, help="resize the images by this factor first (default 1)")
+    parser.add_argument("--scale", type=scale, default=1.0, help="resize the images by this factor first, or auto")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: CUDA where there is one)")
     parser.add_argument(
         "--json",
         nargs="?",
@@ -35,6 +36,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="print one JSON object on stdout, or write it to FILE (the table is printed as well then)",
     )
     parser.set_defaults(run=run)
+
+
+def scale(text: str) -> float | str:
+    """A factor, or ``auto``."""
+    return text if text == "auto" else float(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             baseline=arguments.baseline,
             weights=arguments.weights or True,
             scale=arguments.scale,
+            device=arguments.device,
             progress=lambda number, total, scene: status.update(f"{number + 1}/{total} {scene}"),
         )
     for entry in report["skipped"]:

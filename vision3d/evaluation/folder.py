@@ -36,7 +36,8 @@ def evaluate_folder(
     baseline: str | None = None,
     *,
     weights: bool | str | Path = True,
-    scale: float = 1.0,
+    scale: float | str = 1.0,
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Measure a network on ``root/<set>/<scene>/``.
@@ -47,7 +48,8 @@ def evaluate_folder(
         exclude: sets (``kitti2015``) or scenes (``kitti2015/000000_10``) to leave out.
         baseline: also measure this classical matcher: ``bm``, ``sgbm`` or ``sgbm_hh``.
         weights: as ``pretrained`` of ``create_model``, where ``model`` is a name.
-        scale: the images are resized by this factor before the network sees them, its answer back.
+        scale: the images are resized by this factor before the network sees them, its answer back; or ``"auto"``.
+        device: ``"cpu"``, ``"cuda"``, ...; None takes CUDA where there is one.
         progress: called before each scene with its number, the number of scenes, and its name.
 
     Returns:
@@ -67,7 +69,7 @@ def evaluate_folder(
         raise UnknownNameError("baseline", baseline, BASELINES)
     data = FolderStereo(root, exclude=tuple(exclude))
     ranges = _search_ranges(Path(root))
-    name, network = _network(model, weights, scale)
+    name, network = _network(model, weights, {"scale": scale, "device": device})
     matchers = [network]
     if baseline is not None:
         matchers.append(lambda sample: match_baseline(baseline, sample.left, sample.right, ranges.get(sample.scene)))
@@ -80,7 +82,7 @@ def evaluate_folder(
     return report
 
 
-def _network(model: str | nn.Module, weights: bool | str | Path, scale: float) -> tuple[str, Matcher]:
+def _network(model: str | nn.Module, weights: bool | str | Path, options: dict[str, Any]) -> tuple[str, Matcher]:
     from vision3d.pipelines import predict_stereo
     from vision3d.zoo import create_model
 
@@ -90,7 +92,8 @@ def _network(model: str | nn.Module, weights: bool | str | Path, scale: float) -
         name, network = type(model).__name__, model
 
     def predict(sample: StereoSample) -> np.ndarray:
-        return predict_stereo(sample.left, sample.right, model=network, scale=scale, confidence=False).disparity
+        result = predict_stereo(sample.left, sample.right, model=network, confidence=False, check_pair=False, **options)
+        return result.disparity
 
     return name, predict
 
@@ -156,7 +159,7 @@ def _search_ranges(root: Path) -> dict[str, float]:
         raise FileFormatError(f"{path}: not a readable index of scenes ({error})") from error
 
 
-def _protocol(scale: float) -> dict[str, Any]:
+def _protocol(scale: float | str) -> dict[str, Any]:
     import torch
 
     return {

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vision3d data``: make data sets."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vision3d.cli.output import console
+
+if TYPE_CHECKING:
+    from vision3d.types import StereoSample
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add ``vision3d data``."""
+    parser = subparsers.add_parser("data", help="make data sets: synthetic scenes with exact ground truth")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    synthesize = actions.add_parser(
+        "synthesize",
+        help="write synthetic stereo scenes with exact disparity",
+        description="Write synthetic stereo scenes with exact disparity, in the folder layout of SceneFlow.",
+    )
+    synthesize.add_argument("out", type=Path, metavar="OUT", help="the folder to write")
+    synthesize.add_argument("--scenes", type=positive, default=100, metavar="N", help="how many (default 100)")
+    synthesize.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first scene (default 0)")
+    synthesize.add_argument("--size", type=image_size, default=(540, 960), metavar="HxW", help="default 540x960")
+    synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="default TRAIN")
+    synthesize.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
+    synthesize.set_defaults(run=run_synthesize)
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def image_size(text: str) -> tuple[int, int]:
+    """``HxW`` as (height, width), each at least 16."""
+    match = re.fullmatch(r"(\d+)[xX](\d+)", text)
+    if match is None or min(int(match[1]), int(match[2])) < 16:
+        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH of at least 16x16, e.g. 540x960, got '{text}'")
+    return int(match[1]), int(match[2])
+
+
+def run_synthesize(arguments: argparse.Namespace) -> int:
+    """Make the scenes and write them."""
+    from rich.progress import track
+
+    from vision3d.datasets.sceneflow import write_sceneflow_tree
+    from vision3d.io.files import ensure_folder
+
+    ensure_folder(arguments.out)
+    samples = track(
+        _scenes(arguments.seed, arguments.scenes, arguments.size, arguments.workers),
+        total=arguments.scenes,
+        description="scenes",
+        console=console(stderr=True),
+    )
+    write_sceneflow_tree(arguments.out, samples, arguments.split)
+    print(f"{arguments.scenes} scenes in {arguments.out}")
+    return 0
+
+
+def _scenes(seed: int, count: int, size: tuple[int, int], workers: int) -> Iterator[StereoSample]:
+    """The scenes of the seeds ``seed`` ... ``seed + count - 1``; the number of processes does not change them."""
+    from vision3d.datasets.synthetic import make_scene
+
+    make = partial(make_scene, height=size[0], width=size[1])
+    seeds = range(seed, seed + count)
+    if workers == 1:
+        yield from map(make, seeds)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        for start in range(0, count, 4 * workers):  # a few at a time, so that finished scenes do not fill the memory
+            yield from pool.map(make, seeds[start : start + 4 * workers])
