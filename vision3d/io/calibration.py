@@ -36,7 +36,7 @@ def read_calibration(
     """Read the calibration of a rectified stereo pair.
 
     Args:
-        path: the file, or the pair (left, right) of YAML files. Of a ROS pair ``left.yaml`` finds ``right.yaml`` itself.
+        path: the file, or the pair (left, right) of YAML files. ``left.yaml`` finds ``right.yaml`` itself.
         image_size: (width, height) of the images that it will be used with; a calibration of another size is refused.
         units: unit of the baseline: ``"m"``, ``"mm"`` or ``"auto"`` (Middlebury: mm, all others: m; implausible
             baselines are refused).
@@ -158,7 +158,7 @@ def _parse_plain(path: Path, text: str) -> Draft:
         rows = [(rows[0][0], rows[0][1] + rows[1][1] + rows[2][1]), rows[3]]
     if len(rows) != 2:
         raise CalibrationError(
-            f"{path}: {len(rows)} rows of numbers, 2 expected: the 9 numbers of the intrinsics, then the baseline in metres"
+            f"{path}: {len(rows)} rows of numbers, 2 expected: the 9 numbers of the intrinsics, then the baseline [m]"
         )
     for (line, row), count, what in zip(rows, (9, 1), ("intrinsics", "baseline"), strict=True):
         if len(row) != count:
@@ -205,7 +205,7 @@ def _baseline_in_metres(name: str, draft: Draft, units: str) -> float:
         raise CalibrationError(f"{name}: a baseline of {value:g} mm is implausible; if it is in metres, say units='m'")
     if units == "auto" and draft.unit == "m" and value >= 10:
         raise CalibrationError(
-            f"{name}: a baseline of {value:g} m is implausible; if it is in millimetres, say units='mm' (else units='m')"
+            f"{name}: a baseline of {value:g} m is implausible; if it is in mm, say units='mm' (else units='m')"
         )
     return metres
 
@@ -215,12 +215,12 @@ def _check_views(name: str, rig: StereoRig, doffs: float | None) -> None:
     left, right = rig.left, rig.right
     if abs(left.fx - right.fx) > 1e-3 * left.fx or abs(left.fy - right.fy) > 1e-3 * left.fy:
         raise CalibrationError(
-            f"{name}: the views have different focal lengths ({left.fx:g}, {left.fy:g} and {right.fx:g}, {right.fy:g}); "
+            f"{name}: the focal lengths of the views differ ({left.fx:g}, {left.fy:g} and {right.fx:g}, {right.fy:g}); "
             "rectify first, so that both share one"
         )
     if abs(left.cy - right.cy) > 0.5:
         raise CalibrationError(
-            f"{name}: the views have different rows of the principal point ({left.cy:g} and {right.cy:g}); rectify first"
+            f"{name}: the principal points of the views differ in rows ({left.cy:g} and {right.cy:g}); rectify first"
         )
     if rig.size is not None and min(rig.size) <= 0:
         raise CalibrationError(f"{name}: the image size {rig.size[0]}x{rig.size[1]} is illegal; correct the file")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stereo calibrations in YAML: OpenCV's FileStorage (``M1 D1 M2 D2 R T`` or ``P1 P2``) and ROS ``camera_info`` pairs."""
+"""Stereo calibrations in YAML: OpenCV's FileStorage (``M1 D1 M2 D2 R T`` or ``P1 P2``) and ROS pairs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _load(path: Path, text: str) -> dict[str, Any]:
 
 
 def _array(path: Path, key: str, value: Any, shapes: tuple[tuple[int, int], ...] = ()) -> np.ndarray:
-    """The float64 matrix of ``{rows, cols, data}``, nested or flat lists; ``shapes``: the legal ones, by element count."""
+    """The float64 matrix of ``{rows, cols, data}``, nested or flat lists, of one of the legal ``shapes``."""
     if isinstance(value, dict):
         value = value.get("data")
     try:

@@ -103,10 +103,18 @@ def unwrap_state_dict(content: object) -> StateDict:
 
 
 def convert_fadnetpp_names(state_dict: StateDict) -> StateDict:
-    """Bring FADNet++ names of older files (``dispnetc.``) and of OpenStereo to those of the final public code."""
-    if any(name.startswith("extract_network.") for name in state_dict):
+    """Bring FADNet++ names of older files (``dispnetc.``) and of OpenStereo to those of the final public code.
+
+    Weights of the original FADNet, which uses ``dispnetc.`` too, are returned as they are.
+    """
+    if _is_original_fadnet(state_dict) or any(name.startswith("extract_network.") for name in state_dict):
         return state_dict
     return {_fadnetpp_name(name): value for name, value in state_dict.items()}
+
+
+def _is_original_fadnet(state_dict: Mapping[str, torch.Tensor]) -> bool:
+    first = state_dict.get("dispnetc.conv1.0.weight")
+    return first is not None and first.shape[0] == 64 and "dispnetc.conv3_1.conv1.conv.weight" not in state_dict
 
 
 def _fadnetpp_name(name: str) -> str:
@@ -145,9 +153,7 @@ _FADNETPP_SIZES = {
 def detect_architecture(state_dict: Mapping[str, torch.Tensor]) -> DetectedArchitecture | None:
     """Tell from names and shapes which network of the FADNet family an unwrapped state dict belongs to, else None."""
     names = dict(state_dict)
-    first = names.get("dispnetc.conv1.0.weight")
-    dynamic = "dispnetc.conv3_1.conv1.conv.weight" in names
-    if first is not None and first.shape[0] == 64 and not dynamic:
+    if _is_original_fadnet(names):
         whole = "dispnetc.conv4_1.conv1.weight" in names
         return DetectedArchitecture("fadnet" if whole else "mobilefadnet_v1")
     return _detect_fadnetpp(convert_fadnetpp_names(names))

@@ -95,7 +95,7 @@ def write_disparity_png16(path: str | os.PathLike[str], disparity: np.ndarray) -
     codes = np.rint(np.where(known, values, 0).astype(np.float64) * _KITTI_SCALE)
     if codes.max() > 65535:
         raise InputError(
-            f"{path}: disparity {codes.max() / _KITTI_SCALE:.1f} exceeds 255.996, the most a KITTI PNG holds; write .pfm"
+            f"{path}: disparity {codes.max() / _KITTI_SCALE:.1f} exceeds 255.996, the most of a KITTI PNG; write .pfm"
         )
     _write_png16(path, np.where(known, np.maximum(codes, 1), 0))
 
@@ -152,8 +152,8 @@ def _decode(path: str | os.PathLike[str], kind: str, divide_by: float | None) ->
     if values.dtype == np.uint8:
         if divide_by is None:
             raise DisparityError(
-                f"{path}: an 8-bit map does not say how many codes make one pixel; pass divide_by (Middlebury full size: "
-                "1, half: 2, third: 3, quarter: 4)"
+                f"{path}: an 8-bit map does not say how many codes make one pixel; pass divide_by "
+                "(Middlebury full size: 1, half: 2, third: 3, quarter: 4)"
             )
         return values, 1.0, 0.0
     return (values, 1.0, None) if values.dtype == np.float32 else (values, _KITTI_SCALE, 0.0)
@@ -168,7 +168,7 @@ def _read_picture(path: str | os.PathLike[str], kind: str) -> np.ndarray:
         )
     array = np.asarray(image)
     if array.dtype == np.int32:  # Pillow decodes 16-bit PGM to 32 bits
-        array = array.astype(np.uint16) if 0 <= array.min() and array.max() <= 65535 else array.astype(np.float32)
+        array = array.astype(np.uint16) if array.min() >= 0 and array.max() <= 65535 else array.astype(np.float32)
     found = {"uint8": "uint8", "uint16": "uint16", "float32": "float"}.get(array.dtype.newbyteorder("=").name)
     if found is None or kind not in ("picture", found):
         raise DisparityError(f"{path}: the picture holds {array.dtype} values, the encoding '{kind}' was expected")

@@ -68,8 +68,8 @@ def load_pil(path: str | os.PathLike[str], error: type[FileFormatError] = ImageE
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise error(
-                f"{path}: the header claims {width}x{height} pixels, at most {MAX_PIXELS // 10**6} megapixels are read; "
-                "reduce the image first"
+                f"{path}: the header claims {width}x{height} pixels, at most {MAX_PIXELS // 10**6} megapixels are "
+                "read; reduce the image first"
             )
         try:
             image.load()

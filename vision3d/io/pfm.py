@@ -48,8 +48,8 @@ def read_pfm(path: str | os.PathLike[str]) -> np.ndarray:
         start -= 1  # a lone carriage return ended the header and the first sample begins with the byte 10
     if len(content) - start != expected:
         raise DisparityError(
-            f"{path}: {len(content) - start} bytes of data, {expected} expected for {width}x{height}x{channels} float32; "
-            "the file is truncated or damaged, copy it again"
+            f"{path}: {len(content) - start} bytes of data, {expected} expected for {width}x{height}x{channels} "
+            "float32; the file is truncated or damaged, copy it again"
         )
     values = np.frombuffer(content, dtype="<f4" if scale < 0 else ">f4", offset=start)
     shape = (height, width, 3) if channels == 3 else (height, width)
