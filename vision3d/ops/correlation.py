@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Correlation of two feature maps, as banded matrix products.
 
-The one-sided correlation of one image row is a band of the matrix ``left_row^T right_row``. The row is cut into tiles of
-``tile`` columns; each tile is multiplied with the columns of the right row that it can reach, and the band is read off
-the product through a view with a row pitch one shorter than the product's rows. Memory beside the result is
-B*H*W*(tile + D) numbers, whatever C is; there is no loop over disparities.
+The one-sided correlation of one image row is a band of the matrix ``left_row^T right_row``. The row is cut into tiles
+of T columns; each tile is multiplied with the columns of the right row that it can reach, in reversed order, and the
+band is read off the product through a view whose rows are one shorter than the product's. Memory beside the result is
+about B*H*W*(2*C + T + D + C*(T + D)/T) numbers; there is no loop over disparities and no volume with a channel axis.
 """
 
 from __future__ import annotations
@@ -15,56 +15,70 @@ import torch.nn.functional as F
 from vision3d.ops._checks import check_choice, check_pair, check_positive, without_autocast
 
 _BEYOND = ("zeros", "unshifted")
+_TILE = 48
 
 
-def _tile_width(width: int, bins: int) -> int:
-    """Columns of a tile: the whole row where it is short (measured, docs/ops.md) and wherever a graph is traced."""
-    if torch.compiler.is_compiling() or width <= 128:
+def _tile_width(width: int) -> int:
+    """Columns of a tile: a divisor of the width near 48 where there is one (measured, docs/ops.md).
+
+    A traced graph takes a fixed tile, so that the width stays free in it.
+    """
+    if torch.compiler.is_compiling():
+        return _TILE
+    if width < 64:
         return max(width, 2)
-    return 64
+    divisors = [tile for tile in range(32, 65) if width % tile == 0]
+    return min(divisors, key=lambda tile: abs(tile - _TILE), default=_TILE)
 
 
-def _band(left: torch.Tensor, right: torch.Tensor, bins: int, tile: int) -> torch.Tensor:
-    """``out[n, h, x, d] = sum_c left[n, c, h, x] * right[n, c, h, x - d]``, 0 where x < d.
+def banded_product(
+    left: torch.Tensor, right: torch.Tensor, bins: int, scale: float, tile: int | None = None
+) -> torch.Tensor:
+    """``out[n, d, h, x] = scale * sum_c left[n, c, h, x] * right[n, c, h, x - d]``, 0 where x < d.
 
     Args:
-        left, right: [N, C, H, W] of one type.
-        bins: number of shifts d = 0 .. bins - 1.
-        tile: columns computed together, at least 2.
+        left, right: [N, C, H, W] of one type; the sum is taken as the matrix product of that type does it.
+        bins: number of shifts, d = 0 .. bins - 1.
+        scale: factor of the sums.
+        tile: columns computed together, at least 2; None chooses.
 
     Returns:
-        [N, H, W', bins], a view; W' is W rounded up to the tile.
+        [N, bins, H, W], contiguous.
     """
     number, channels, height, width = left.shape
+    tile = tile or _tile_width(width)
     tiles = (width + tile - 1) // tile
     before = (bins + tile - 2) // tile  # tiles to the left that a tile can reach
-    window = tile + bins - 1
-    padded = tiles * tile
-    left = F.pad(left, (0, padded - width)).unflatten(3, (tiles, tile)).permute(0, 2, 3, 4, 1)
+    window, padded = tile + bins - 1, tiles * tile
+    left = F.pad(left, (0, padded - width)).unflatten(3, (tiles, tile)).permute(0, 2, 3, 1, 4).contiguous()
     right = F.pad(right, (before * tile, padded - width)).unflatten(3, (tiles + before, tile))
     right = right.permute(0, 2, 3, 1, 4).flip(4)
-    pieces = [right[:, :, before - step : before - step + tiles] for step in range(before + 1)]
-    reach = torch.cat(pieces, dim=4)[..., :window]
-    product = torch.matmul(left, reach)  # [N, H, tiles, tile, window]; entry (i, m) is the shift d = m - (tile - 1 - i)
+    pieces = [
+        right[:, :, before - step : before - step + tiles, :, : min(tile, window - step * tile)]
+        for step in range(before + 1)
+    ]
+    product = torch.baddbmm(
+        left.new_zeros((1, 1, 1)),
+        left.transpose(3, 4).reshape(number * height * tiles, tile, channels),
+        torch.cat(pieces, dim=4).reshape(number * height * tiles, channels, window),
+        beta=0,
+        alpha=scale,
+    )  # entry (i, m) of a tile is the shift d = m - (tile - 1 - i)
     flat = product.reshape(number, height, tiles, tile * window)
-    skewed = flat[..., tile - 1 : tile - 1 + tile * (window - 1)].unflatten(3, (tile, window - 1))
-    return skewed[..., :bins].reshape(number, height, padded, bins)[:, :, :width]
+    skewed = flat[..., tile - 1 : tile - 1 + tile * (window - 1)].unflatten(3, (tile, window - 1))[..., :bins]
+    planes = skewed.permute(0, 4, 1, 2, 3).reshape(number, bins, height, padded)
+    return planes[..., :width].contiguous()
 
 
-def _repeat_unshifted(volume: torch.Tensor, dim: int) -> torch.Tensor:
-    """Planes d >= W of the volume become plane 0 (FADNet++)."""
-    bins, width = volume.shape[dim], volume.shape[-1]
-    first = volume.narrow(dim, 0, 1)
-    if torch.compiler.is_compiling():  # free width: no branch on it
-        shape = [1] * volume.dim()
-        shape[dim] = bins
-        index = torch.arange(bins, device=volume.device).reshape(shape)
-        return torch.where(index >= width, first, volume)
+def _repeat_unshifted(volume: torch.Tensor) -> torch.Tensor:
+    """Planes d >= W of [B, D, H, W] become plane 0 (FADNet++)."""
+    bins, width = volume.shape[1], volume.shape[3]
+    if torch.compiler.is_compiling():  # no branch on a width that stays free
+        index = torch.arange(bins, device=volume.device)[:, None, None]
+        return torch.where(index >= width, volume[:, :1], volume)
     if bins <= width or width == 0:
         return volume
-    repeats = [-1] * volume.dim()
-    repeats[dim] = bins - width
-    return torch.cat([volume.narrow(dim, 0, width), first.expand(repeats)], dim=dim)
+    return torch.cat([volume[:, :width], volume[:, :1].expand(-1, bins - width, -1, -1)], dim=1)
 
 
 def correlation_1d(
@@ -96,12 +110,38 @@ def correlation_1d(
     check_positive("correlation_1d", "max_disparity", max_disparity)
     check_choice("correlation_1d", "beyond_width", beyond_width, _BEYOND)
     dtype = dtype or torch.promote_types(left.dtype, right.dtype)
-    channels, width = left.shape[1], left.shape[3]
     with without_autocast(left):
-        scaled = left.to(dtype) * (1.0 / max(channels, 1))
-        band = _band(scaled, right.to(dtype), max_disparity, _tile_width(width, max_disparity))
-        volume = band.permute(0, 3, 1, 2).contiguous()
-    return _repeat_unshifted(volume, 1) if beyond_width == "unshifted" else volume
+        volume = banded_product(left.to(dtype), right.to(dtype), max_disparity, 1.0 / max(left.shape[1], 1))
+    return _repeat_unshifted(volume) if beyond_width == "unshifted" else volume
+
+
+def _tiled_product(left: torch.Tensor, right: torch.Tensor, radius: int, stride: int, scale: float) -> torch.Tensor:
+    """Square tiles of the left map times the squares of the right map that they reach: [B, (2r + 1)^2, H, W]."""
+    batch, channels, height, width = left.shape
+    reach = radius * stride
+    tile = 8 if reach <= 8 else 16
+    window, bins = tile + 2 * reach, 2 * reach + 1
+    below, beside = -height % tile, -width % tile
+    rows, columns = (height + below) // tile, (width + beside) // tile
+    left = F.pad(left, (0, beside, 0, below)).unflatten(3, (columns, tile)).unflatten(2, (rows, tile))
+    left = left.permute(0, 2, 4, 3, 5, 1)  # [B, rows, columns, tile, tile, C]
+    right = F.pad(right, (reach, reach + beside, reach, reach + below))
+    right = right.unfold(2, window, tile).unfold(3, window, tile).permute(0, 2, 3, 1, 4, 5).flip((4, 5))
+    product = torch.baddbmm(
+        left.new_zeros((1, 1, 1)),
+        left.reshape(batch * rows * columns, tile * tile, channels),
+        right.reshape(batch * rows * columns, channels, window * window),
+        beta=0,
+        alpha=scale,
+    ).reshape(batch, rows, columns, tile, tile, window, window)
+    # as in the banded product, along the rows and along the columns; the displacements come out in descending order
+    band, first = tile * (window - 1), tile - 1
+    skewed = product.transpose(4, 5).reshape(batch, rows, columns, tile * window, tile * window)
+    skewed = skewed[..., first : first + band, first : first + band]
+    skewed = skewed.unflatten(4, (tile, window - 1)).unflatten(3, (tile, window - 1))
+    skewed = skewed[:, :, :, :, :bins:stride, :, :bins:stride].permute(0, 4, 6, 1, 3, 2, 5)
+    planes = skewed.reshape(batch, (2 * radius + 1) ** 2, rows * tile, columns * tile)
+    return planes[:, :, :height, :width].flip(1)
 
 
 def correlation_2d(
@@ -114,8 +154,8 @@ def correlation_2d(
 ) -> torch.Tensor:
     """Correlation over a square of displacements (FlowNet-C, arXiv 1504.06852; PWC-Net, arXiv 1709.02371).
 
-    ``out[b, (j + r) * (2r + 1) + (i + r), y, x] = mean_c left[b, c, y, x] * right[b, c, y + j * s, x + i * s]``, 0 where
-    the right position lies outside, with s = stride and r = max_displacement // s.
+    ``out[b, (j + r) * (2r + 1) + (i + r), y, x] = mean_c left[b, c, y, x] * right[b, c, y + j * s, x + i * s]``, 0
+    where the right position lies outside, with s = stride and r = max_displacement // s.
 
     Args:
         left, right: [B, C, H, W] features of one shape.
@@ -133,17 +173,6 @@ def correlation_2d(
     check_positive("correlation_2d", "max_displacement", max_displacement, 0)
     check_positive("correlation_2d", "stride", stride)
     dtype = dtype or torch.promote_types(left.dtype, right.dtype)
-    height, width = left.shape[2:]
     radius = max_displacement // stride
-    reach = radius * stride
     with without_autocast(left):
-        # `reach` columns more on the left than on the right row make the two-sided search one-sided, in descending order
-        scaled = F.pad(left.to(dtype) * (1.0 / max(left.shape[1], 1)), (2 * reach, 0))
-        padded = F.pad(right.to(dtype), (reach, reach, reach, reach))
-        tile = _tile_width(width + 2 * reach, 2 * reach + 1)
-        rows = []
-        for step in range(2 * radius + 1):
-            row = padded[:, :, step * stride : step * stride + height]
-            band = _band(scaled, row, 2 * reach + 1, tile)
-            rows.append(band[:, :, 2 * reach :].flip(3)[..., ::stride])
-        return torch.cat(rows, dim=3).permute(0, 3, 1, 2).contiguous()
+        return _tiled_product(left.to(dtype), right.to(dtype), radius, stride, 1.0 / max(left.shape[1], 1))

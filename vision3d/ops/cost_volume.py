@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from vision3d.errors import InputError
 from vision3d.ops._checks import check_pair, check_positive, shape_text, without_autocast
-from vision3d.ops.correlation import _band, _tile_width
+from vision3d.ops.correlation import banded_product
 
 
 def groupwise_correlation(
@@ -22,8 +22,9 @@ def groupwise_correlation(
 ) -> torch.Tensor:
     """Group-wise correlation volume (GwcNet, arXiv 1903.04025).
 
-    ``out[b, g, d, y, x]`` is the mean over the C / G channels of group g of ``left[y, x] * right[y, x - d]``, 0 where
-    x < d. With ``normalize`` each group is first scaled to unit length: the value is then the cosine (a sum, not a mean).
+    ``out[b, g, d, y, x]`` is the mean over the C / G channels of group g of ``left[y, x] * right[y, x - d]``, 0
+    where x < d. With ``normalize`` each group is first scaled to unit length, so that the value is the cosine (a sum,
+    not a mean).
 
     Args:
         left, right: [B, C, H, W] features of one shape.
@@ -54,24 +55,22 @@ def groupwise_correlation(
         second = right.to(dtype).reshape(batch * groups, size, height, width)
         if normalize:
             first, second = F.normalize(first, dim=1), F.normalize(second, dim=1)
-        else:
-            first = first * (1.0 / size)
-        band = _band(first, second, max_disparity, _tile_width(width, max_disparity))
-        return band.permute(0, 3, 1, 2).reshape(batch, groups, max_disparity, height, width)
+        volume = banded_product(first, second, max_disparity, 1.0 if normalize else 1.0 / size)
+    return volume.reshape(batch, groups, max_disparity, height, width)
 
 
 def _shifted(right: torch.Tensor, bins: int) -> torch.Tensor:
-    """``out[b, c, d, y, x] = right[b, c, y, x - d]``, 0 where x < d: [B, C, D, H, W]."""
+    """``out[b, c, d, y, x] = right[b, c, y, x - d]``, 0 where x < d: [B, C, D, H, W]; one copy of D views."""
     width = right.shape[3]
     padded = F.pad(right, (bins - 1, 0))
     return torch.stack([padded[..., bins - 1 - d : bins - 1 - d + width] for d in range(bins)], dim=2)
 
 
-def _reachable(right: torch.Tensor, bins: int) -> torch.Tensor:
-    """[D, 1, W] bool: True where x >= d."""
+def _unreachable(right: torch.Tensor, bins: int) -> torch.Tensor:
+    """[D, 1, W] bool: True where x < d."""
     x = torch.arange(right.shape[3], device=right.device)
     d = torch.arange(bins, device=right.device)
-    return (x[None, :] >= d[:, None])[:, None, :]
+    return (x[None, :] < d[:, None])[:, None, :]
 
 
 def concatenation_volume(
@@ -96,9 +95,8 @@ def concatenation_volume(
     check_pair("concatenation_volume", left, right)
     check_positive("concatenation_volume", "max_disparity", max_disparity)
     first = left[:, :, None].expand(-1, -1, max_disparity, -1, -1)
-    if mask_left:
-        first = first * _reachable(left, max_disparity)
-    return torch.cat([first, _shifted(right, max_disparity)], dim=1)
+    volume = torch.cat([first, _shifted(right, max_disparity)], dim=1)
+    return volume.masked_fill_(_unreachable(left, max_disparity), 0.0) if mask_left else volume
 
 
 def difference_volume(left: torch.Tensor, right: torch.Tensor, max_disparity: int) -> torch.Tensor:
@@ -116,5 +114,5 @@ def difference_volume(left: torch.Tensor, right: torch.Tensor, max_disparity: in
     """
     check_pair("difference_volume", left, right)
     check_positive("difference_volume", "max_disparity", max_disparity)
-    difference = left[:, :, None] - _shifted(right, max_disparity)
-    return torch.where(_reachable(left, max_disparity), difference, difference.new_zeros(()))
+    volume = _shifted(right, max_disparity).neg_().add_(left[:, :, None])  # in place: fresh memory is the cost here
+    return volume.masked_fill_(_unreachable(left, max_disparity), 0.0)

@@ -23,8 +23,8 @@ def warp_by_disparity(
         image: [B, C, H, W], the right view (any channels).
         disparity: [B, 1, H, W], pixels.
         align_corners: True samples exactly at ``(x - d, y)``. False is the rule that FADNet++ (arXiv 2110.02582) was
-            trained with: the samples lie at ``((x - d) * W / (W - 1) - 0.5, y * H / (H - 1) - 0.5)``, an image-dependent
-            shift of up to half a pixel; its networks use it with ``padding_mode="zeros"``.
+            trained with: the samples lie at ``((x - d) * W / (W - 1) - 0.5, y * H / (H - 1) - 0.5)``, a shift of
+            up to half a pixel that depends on the size; its networks use it with ``padding_mode="zeros"``.
         padding_mode: outside the image the value is that of the nearest pixel ("border") or fades to 0 ("zeros").
 
     Returns:
