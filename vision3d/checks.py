@@ -149,7 +149,7 @@ def _match(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Mutual nearest ORB matches, [N, 4] as x_left, y_left, x_right, y_right, near one row of the image."""
     if min(left.shape) < _MIN_SIDE:
         return np.zeros((0, 4))
-    detector = cv2.ORB_create(1500, fastThreshold=10)
+    detector = cv2.ORB.create(1500, fastThreshold=10)
     left_points, left_codes = detector.detectAndCompute(left, None)
     right_points, right_codes = detector.detectAndCompute(right, None)
     if left_codes is None or right_codes is None:

@@ -202,9 +202,9 @@ def run_mirrored(
     model: nn.Module, left: np.ndarray, right: np.ndarray, device: torch.device, precision: str = "float32"
 ) -> np.ndarray:
     """Disparity of the RIGHT view [H, W] (``x_left = x_right + d``): both views mirrored and exchanged."""
-    mirrored = [np.ascontiguousarray(image[:, ::-1]) for image in (right, left)]
+    mirrored = [image[:, ::-1].copy() for image in (right, left)]
     disparity, _ = run_network(model, mirrored[0], mirrored[1], device, precision)
-    return np.ascontiguousarray(disparity[:, ::-1])
+    return disparity[:, ::-1].copy()
 
 
 def _to_tensor(image: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -84,7 +84,7 @@ def predict_stereo(
     """Predict the disparity of a rectified stereo pair, and with a calibration its depth.
 
     Args:
-        left, right: a path, a PIL image, or an array [H, W, 3] (uint8, or float in [0, 1]); any size, one size for both.
+        left, right: a path, a PIL image, or an array [H, W, 3] (uint8, or float in [0, 1]); of one size.
         model: a registered name, a module called as ``model(left, right)``, or None for the default network.
         calibration: a calibration file or a rig of these images; without it there is no depth.
         scale: size of the images that the network sees, relative to the input (0.5 = half); ``"auto"`` chooses it so
@@ -142,7 +142,8 @@ def consistency(
     """Left-right check of two disparity maps.
 
     The error of a left pixel is ``e = |d_L(x) - d_R(x - d_L(x))|`` (linear interpolation in the row) and its tolerance
-    ``t = tolerance + 0.01 d``. A pixel is occluded where ``e > t`` or where its partner lies outside of the right image.
+    ``t = tolerance + 0.01 d``. A pixel is occluded where ``e > t`` or where its partner lies outside of the right
+    image.
 
     Args:
         left: [H, W] disparity of the left view. right: [H, W] of the right view (``x_left = x_right + d``).

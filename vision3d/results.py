@@ -84,11 +84,12 @@ class StereoResult:
             raise InputError("a metric point cloud needs the calibration: pass calibration=... (--calib FILE)")
         _check_limits(min_depth, max_depth, confidence_threshold, voxel_size)
         from vision3d.geometry import pointcloud as clouds
+        from vision3d.geometry.normals import normals_from_depth
 
-        mask = self._cloud_mask(min_depth, max_depth, confidence_threshold)
+        mask = self._cloud_mask(self.depth, self.rig, min_depth, max_depth, confidence_threshold)
         if remove_flying_pixels:
             mask &= ~clouds.depth_edge_mask(self.depth)
-        directions = clouds.depth_to_normals(self.depth, self.rig.left) if normals else None
+        directions = normals_from_depth(self.depth, self.rig.left) if normals else None
         cloud = clouds.depth_to_pointcloud(self.depth, self.rig.left, image=self.image, mask=mask, normals=directions)
         if voxel_size is not None and len(cloud):
             cloud = clouds.voxel_downsample(cloud, voxel_size)
@@ -96,16 +97,17 @@ class StereoResult:
             cloud = clouds.remove_outliers(cloud)
         return cloud
 
-    def _cloud_mask(self, min_depth: float | None, max_depth: float | None, threshold: float) -> np.ndarray:
-        assert self.depth is not None and self.rig is not None
+    def _cloud_mask(
+        self, depth: np.ndarray, rig: StereoRig, min_depth: float | None, max_depth: float | None, threshold: float
+    ) -> np.ndarray:
         with np.errstate(invalid="ignore"):
-            mask = np.isfinite(self.depth) & (self.depth > 0)
+            mask = np.isfinite(depth) & (depth > 0)
             if min_depth is not None:
-                mask &= self.depth >= min_depth
+                mask &= depth >= min_depth
             if max_depth is not None:
-                mask &= self.depth <= max_depth
+                mask &= depth <= max_depth
             else:
-                mask &= self.disparity + self.rig.doffs >= _FARTHEST_DISPARITY
+                mask &= self.disparity + rig.doffs >= _FARTHEST_DISPARITY
             if self.confidence is not None:
                 mask &= self.confidence >= threshold
         return mask

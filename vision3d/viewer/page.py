@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills the page template with the data of a result.
+
+The page needs no network: style and script are inlined, maps and points are embedded as base64 typed arrays.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+
+from vision3d.types import Camera, PointCloud, StereoRig
+from vision3d.visualization import color_table, display_range
+
+if TYPE_CHECKING:
+    from vision3d.results import StereoResult
+
+MAX_POINTS = 300_000
+MAX_MAP_PIXELS = 1_000_000
+_UNKNOWN = 65535  # code of an unknown value in the 16-bit maps
+_FAR_FACTOR = 4.0  # points beyond this multiple of the median distance are left out of the page's cloud
+
+
+def write_view(
+    path: str | os.PathLike[str],
+    result: StereoResult,
+    truth: np.ndarray | None = None,
+    figures: dict[str, Any] | None = None,
+) -> None:
+    """Write the page of a stereo result.
+
+    Args:
+        path: the HTML file.
+        truth: [H, W] true disparity, NaN where unknown; adds the error map and the truth to the readout.
+        figures: further figures; the entry ``errors`` (name -> method -> number) becomes a table.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    rig = result.rig
+    payload = {
+        "title": _title(result),
+        "report": {**result.report(), **(figures or {})},
+        "colors": {name: _base64(color_table(name)) for name in ("turbo", "inferno", "viridis")},
+        "images": {"left": _jpeg(result.image), "right": _jpeg(result.right)},
+        "size": [result.disparity.shape[1], result.disparity.shape[0]],
+        "maps": _maps(result, truth),
+        "rig": None
+        if rig is None
+        else {"fx": rig.left.fx, "baseline": rig.baseline, "doffs": rig.doffs, "unit": "m"},
+        "cloud": cloud_payload(_display_cloud(result), metric=rig is not None),
+    }
+    _write(path, payload)
+
+
+def write_cloud_view(path: str | os.PathLike[str], cloud: PointCloud, title: str) -> None:
+    """Write a page that shows nothing but a cloud.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    report = {"points": len(cloud), "warnings": []}
+    _write(path, {"title": title, "report": report, "colors": {}, "maps": {}, "cloud": cloud_payload(cloud)})
+
+
+def cloud_payload(cloud: PointCloud, max_points: int = MAX_POINTS, metric: bool = True) -> dict[str, Any] | None:
+    """The points as 16-bit positions in their bounding box and 8-bit colours, base64; None for an empty cloud.
+
+    Larger clouds are thinned at random (always the same points). Layout: ``positions`` uint16 x, y, z, 0; ``colors``
+    uint8 r, g, b, 255.
+    """
+    kept = np.flatnonzero(np.isfinite(cloud.points).all(axis=1))
+    total = len(kept)
+    if total == 0:
+        return None
+    if total > max_points:
+        kept = np.sort(np.random.default_rng(0).choice(kept, max_points, replace=False))
+    points = cloud.points[kept].astype(np.float64)
+    low, high = points.min(axis=0), points.max(axis=0)
+    extent = np.maximum(high - low, 1e-9)
+    positions = np.zeros((len(points), 4), dtype="<u2")
+    positions[:, :3] = np.round((points - low) / extent * 65535)
+    colors = np.full((len(points), 4), 255, dtype=np.uint8)
+    colors[:, :3] = 200 if cloud.colors is None else cloud.colors[kept]
+    center = np.median(points, axis=0)
+    radius = float(np.percentile(np.linalg.norm(points - center, axis=1), 90))
+    return {
+        "count": len(points),
+        "total": total,
+        "metric": metric,
+        "low": low.tolist(),
+        "extent": extent.tolist(),
+        "center": center.tolist(),
+        "radius": max(radius, 1e-6),
+        "positions": _base64(positions),
+        "colors": _base64(colors),
+    }
+
+
+def _display_cloud(result: StereoResult) -> PointCloud:
+    """The cloud of the page: metric if calibrated, else of a nominal camera (right in shape only roughly)."""
+    from dataclasses import replace
+
+    shown = result if result.rig is not None else replace(result, **_nominal_depth(result))
+    cloud = shown.pointcloud(normals=False)
+    if len(cloud) < 100:
+        cloud = shown.pointcloud(normals=False, confidence_threshold=0.0, remove_flying_pixels=False)
+    if len(cloud) == 0:
+        return cloud
+    near = cloud.points[:, 2] <= _FAR_FACTOR * float(np.median(cloud.points[:, 2]))
+    return cloud.select(near)
+
+
+def _nominal_depth(result: StereoResult) -> dict[str, Any]:
+    height, width = result.disparity.shape
+    intrinsics = np.array([[width, 0, (width - 1) / 2], [0, width, (height - 1) / 2], [0, 0, 1.0]])
+    camera = Camera(intrinsics, width, height)
+    rig = StereoRig(camera, camera, baseline=0.1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        depth = np.where(result.disparity > 0, width * rig.baseline / result.disparity, np.nan)
+    return {"rig": rig, "depth": depth.astype(np.float32)}
+
+
+def _maps(result: StereoResult, truth: np.ndarray | None) -> dict[str, Any]:
+    height, width = result.disparity.shape
+    step = max(1, int(np.ceil(np.sqrt(height * width / MAX_MAP_PIXELS))))
+
+    def thinned(values: np.ndarray) -> np.ndarray:
+        return values[step // 2 :: step, step // 2 :: step] if min(height, width) > step else values
+
+    disparity = thinned(result.disparity)
+    content: dict[str, Any] = {
+        "width": disparity.shape[1],
+        "height": disparity.shape[0],
+        "step": step,
+        "range": list(display_range(result.disparity if truth is None else truth)),
+        "disparity": _quantized(disparity),
+    }
+    if truth is not None:
+        content["truth"] = _quantized(thinned(truth))
+    if result.confidence is not None:
+        content["confidence"] = _base64(np.round(np.clip(thinned(result.confidence), 0, 1) * 255).astype(np.uint8))
+    if result.occlusion is not None:
+        content["occlusion"] = _base64(thinned(result.occlusion).astype(np.uint8))
+    return content
+
+
+def _quantized(values: np.ndarray) -> dict[str, Any]:
+    """16-bit codes with ``value = low + code * step``; 65535 is unknown."""
+    finite = np.isfinite(values)
+    low = float(values[finite].min()) if finite.any() else 0.0
+    high = float(values[finite].max()) if finite.any() else 1.0
+    step = max((high - low) / (_UNKNOWN - 1), 1e-12)
+    codes = np.full(values.shape, _UNKNOWN, dtype="<u2")
+    codes[finite] = np.round((values[finite] - low) / step)
+    return {"low": low, "step": step, "data": _base64(codes)}
+
+
+def _jpeg(image: np.ndarray, longest: int = 1600) -> str:
+    factor = longest / max(image.shape[:2])
+    if factor < 1:
+        size = (max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor)))
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    _, data = cv2.imencode(".jpg", np.ascontiguousarray(image[..., ::-1]), [cv2.IMWRITE_JPEG_QUALITY, 90])
+    return "data:image/jpeg;base64," + base64.b64encode(data.tobytes()).decode("ascii")
+
+
+def _base64(values: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
+
+
+def _title(result: StereoResult) -> str:
+    left = result.files.get("left", "")
+    return os.path.basename(left) if left else "stereo result"
+
+
+def _write(path: str | os.PathLike[str], payload: dict[str, Any]) -> None:
+    from vision3d.io.files import atomic_write
+
+    folder = files("vision3d.viewer")
+    # "</" could end the script element, so it is written as "<\/", which JSON reads as the same text
+    data = json.dumps(payload, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+    page = (folder / "view.html").read_text(encoding="utf-8")
+    parts = {"{{style}}": (folder / "view.css").read_text(encoding="utf-8")}
+    parts["{{script}}"] = "\n".join(
+        (folder / name).read_text(encoding="utf-8") for name in ("cloud.js", "maps.js", "view.js")
+    )
+    parts["{{title}}"] = html.escape(str(payload["title"]))
+    parts["{{data}}"] = data
+    for key, text in parts.items():  # the data comes last, so that nothing inside it is taken for a key
+        page = page.replace(key, text, 1)
+    with atomic_write(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
