@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vision3d.ops._checks import without_autocast
+
 LEAKY_SLOPE = 0.1
 
 
@@ -37,7 +39,7 @@ class Predictor(nn.Conv2d):
         super().__init__(in_channels, 1, 3, 1, 1, bias=False)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(input.device.type, enabled=False):
+        with without_autocast(input):
             return super().forward(input.to(self.weight.dtype))
 
 
@@ -48,7 +50,7 @@ class DisparityUpsampler(nn.ConvTranspose2d):
         super().__init__(1, 1, 4, 2, 1, bias=False)
 
     def forward(self, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
-        with torch.autocast(input.device.type, enabled=False):
+        with without_autocast(input):
             return super().forward(input.to(self.weight.dtype), output_size)
 
 
