@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.root,
             exclude=arguments.exclude,
             baseline=arguments.baseline,
-            weights=arguments.weights or True,
+            weights=arguments.weights,
             scale=arguments.scale,
             device=arguments.device,
             progress=lambda number, total, scene: status.update(f"{number + 1}/{total} {scene}"),

@@ -8,21 +8,22 @@ same. Seconds are those of the prediction alone (files are read before), after o
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vision3d.errors import FileFormatError, InputError, UnknownNameError
+from vision3d.errors import InputError, UnknownNameError
 from vision3d.evaluation.baselines import BASELINES, match_baseline
 from vision3d.evaluation.metrics import disparity_errors
 from vision3d.types import StereoSample
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from vision3d.datasets.folder import FolderStereo
 
 Matcher = Callable[[StereoSample], np.ndarray]
 Progress = Callable[[int, int, str], None]
@@ -35,7 +36,7 @@ def evaluate_folder(
     exclude: Iterable[str] = (),
     baseline: str | None = None,
     *,
-    weights: bool | str | Path = True,
+    weights: str | Path | None = None,
     scale: float | str = 1.0,
     device: str | None = None,
     progress: Progress | None = None,
@@ -47,7 +48,7 @@ def evaluate_folder(
         root: the folder; its ``index.json``, if present, says which file is the truth and how it is encoded.
         exclude: sets (``kitti2015``) or scenes (``kitti2015/000000_10``) to leave out.
         baseline: also measure this classical matcher: ``bm``, ``sgbm`` or ``sgbm_hh``.
-        weights: as ``pretrained`` of ``create_model``, where ``model`` is a name.
+        weights: a checkpoint or a weight tag instead of the default weights, where ``model`` is a name.
         scale: the images are resized by this factor before the network sees them, its answer back; or ``"auto"``.
         device: ``"cpu"``, ``"cuda"``, ...; None takes CUDA where there is one.
         progress: called before each scene with its number, the number of scenes, and its name.
@@ -68,11 +69,10 @@ def evaluate_folder(
     if baseline is not None and baseline not in BASELINES:
         raise UnknownNameError("baseline", baseline, BASELINES)
     data = FolderStereo(root, exclude=tuple(exclude))
-    ranges = _search_ranges(Path(root))
-    name, network = _network(model, weights, {"scale": scale, "device": device})
+    name, network = _network(model, weights, scale, device)
     matchers = [network]
     if baseline is not None:
-        matchers.append(lambda sample: match_baseline(baseline, sample.left, sample.right, ranges.get(sample.scene)))
+        matchers.append(lambda sample: match_baseline(baseline, sample.left, sample.right, data.ndisp(sample.scene)))
     rows, skipped = _measure_all(data, matchers, progress)
     if not rows[0]:
         raise InputError(f"{root}: no scene with ground truth is left to evaluate")
@@ -82,24 +82,23 @@ def evaluate_folder(
     return report
 
 
-def _network(model: str | nn.Module, weights: bool | str | Path, options: dict[str, Any]) -> tuple[str, Matcher]:
-    from vision3d.pipelines import predict_stereo
-    from vision3d.zoo import create_model
+def _network(
+    model: str | nn.Module, weights: str | Path | None, scale: float | str, device: str | None
+) -> tuple[str, Matcher]:
+    from vision3d.pipelines import load_stereo_model, predict_stereo
 
-    if isinstance(model, str):
-        name, network = model, create_model(model, pretrained=weights)
-    else:
-        name, network = type(model).__name__, model
+    network, name, _ = load_stereo_model(model, weights=weights, device=device)
 
     def predict(sample: StereoSample) -> np.ndarray:
-        result = predict_stereo(sample.left, sample.right, model=network, confidence=False, check_pair=False, **options)
-        return result.disparity
+        return predict_stereo(
+            sample.left, sample.right, model=network, scale=scale, confidence=False, check_pair=False
+        ).disparity
 
     return name, predict
 
 
 def _measure_all(
-    data: Sequence[StereoSample], matchers: list[Matcher], progress: Progress | None
+    data: FolderStereo, matchers: list[Matcher], progress: Progress | None
 ) -> tuple[list[list[dict[str, Any]]], list[dict[str, str]]]:
     """The rows of each matcher, and the scenes without truth."""
     rows: list[list[dict[str, Any]]] = [[] for _ in matchers]
@@ -145,18 +144,6 @@ def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if visible:
         mean["nonoccluded"] = {**_mean(visible), "scenes": len(visible)}
     return mean
-
-
-def _search_ranges(root: Path) -> dict[str, float]:
-    """The search range of each scene that ``index.json`` gives, in pixels."""
-    path = root / "index.json"
-    if not path.is_file():
-        return {}
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-        return {scene: float(entry["ndisp"]) for scene, entry in index.items() if entry.get("ndisp")}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise FileFormatError(f"{path}: not a readable index of scenes ({error})") from error
 
 
 def _protocol(scale: float | str) -> dict[str, Any]:
