@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vision3d train CONFIG [--set.key=value ...] [--resume auto]``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from vision3d.errors import Vision3DError
+
+_DESCRIPTION = "Train a network as a recipe says; see docs/training.md. Any option of the recipe can be set here."
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the sub-command."""
+    parser = subparsers.add_parser("train", help="train a network", description=_DESCRIPTION)
+    _add_arguments(parser)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="recipe (YAML)")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="key=value",
+        help="override an option, also written --set.key=value: --set.trainer.max_steps=10",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", metavar="CHECKPOINT", help="go on from a checkpoint; auto: the run folder's last one"
+    )
+    parser.set_defaults(run=run)
+
+    # argparse knows no open-ended option names: turn "--set.key=value" into "--set key=value" before it looks.
+    parse = parser.parse_known_args
+
+    def parse_known_args(args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        return parse(split_overrides(sys.argv[1:] if args is None else args), namespace)
+
+    parser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
+
+
+def split_overrides(arguments: Sequence[str]) -> list[str]:
+    """Turn each ``--set.key=value`` into ``--set key=value``."""
+    result: list[str] = []
+    for argument in arguments:
+        result += ["--set", argument[len("--set.") :]] if argument.startswith("--set.") else [argument]
+    return result
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train; progress goes to stderr, and nothing to stdout."""
+    from vision3d.training.config import load_config
+    from vision3d.training.runner import train
+
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    package = logging.getLogger("vision3d")
+    if not package.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+        package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    train(load_config(arguments.config, arguments.overrides), arguments.resume)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the sub-command by itself; user errors are one line on stderr and exit code 2."""
+    parser = argparse.ArgumentParser(prog="train.py", description=_DESCRIPTION)
+    _add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except Vision3DError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

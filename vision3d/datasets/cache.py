@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fast pool of stereo pairs of one size a shard: memory-mapped arrays, of which a crop reads only its own rows.
+
+Layout: ``<name>.left.npy`` and ``<name>.right.npy`` [N, H, W, 3] uint8, ``<name>.disparity.npy`` [N, H, W] float16 or
+float32 with NaN where unknown, and ``<name>.json`` (scene names), which is written last and marks a complete shard.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+from collections.abc import Iterable
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from vision3d.errors import FileFormatError, InputError, OutputError
+from vision3d.types import StereoSample
+
+_PARTS = ("left", "right", "disparity")
+
+
+class PoolStereo(Dataset):
+    """The complete shards under a folder (searched in all its sub-folders, in the order of their names).
+
+    Args:
+        root: the pool's folder.
+        shards: use the first ``shards`` only.
+
+    Raises:
+        FileFormatError: no complete shard, or a damaged one.
+    """
+
+    def __init__(self, root: str | Path, shards: int | None = None) -> None:
+        self.root = Path(root)
+        names = [path.with_suffix("") for path in sorted(self.root.rglob("*.json"))][:shards]
+        self._shards = [_open_shard(name) for name in names]
+        if not self._shards:
+            raise FileFormatError(
+                f"{self.root}: no stereo pool here (*.json, *.left.npy ...): write one with write_pool"
+            )
+        self._ends = list(accumulate(len(scenes) for _, scenes in self._shards))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> StereoSample:
+        """Return the pair; its arrays are read-only views of the files, read when used."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        shard = bisect.bisect_right(self._ends, index)
+        arrays, scenes = self._shards[shard]
+        row = index - (self._ends[shard - 1] if shard else 0)
+        left, right, disparity = (array[row] for array in arrays)
+        return StereoSample(left=left, right=right, disparity=disparity, scene=scenes[row])
+
+
+def _open_shard(name: Path) -> tuple[list[np.ndarray], list[str]]:
+    try:
+        scenes = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))["scenes"]
+        arrays = [np.load(f"{name}.{part}.npy", mmap_mode="r") for part in _PARTS]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(f"{name}: damaged shard of a stereo pool ({error}): write it anew") from error
+    left, right, disparity = arrays
+    if left.shape != right.shape or left.shape[:3] != disparity.shape or len(scenes) != len(left):
+        raise FileFormatError(f"{name}: the arrays of this shard do not fit each other: write it anew")
+    return arrays, [str(scene) for scene in scenes]
+
+
+def write_pool(
+    folder: str | Path,
+    samples: Iterable[StereoSample],
+    shard_size: int = 64,
+    dtype: Literal["float16", "float32"] = "float32",
+    prefix: str = "shard",
+) -> int:
+    """Write samples into shards of ``shard_size`` pairs and return their number.
+
+    A sample of another size begins a new shard. Several processes may write into one folder with different prefixes.
+
+    Raises:
+        InputError: a sample without disparity.
+        OutputError: the folder cannot be written.
+    """
+    folder = Path(folder)
+    pending: list[StereoSample] = []
+    count = shards = 0
+    for sample in samples:
+        if sample.disparity is None:
+            raise InputError(f"{sample.scene}: the sample has no disparity map, so it cannot enter the pool")
+        if pending and (len(pending) == shard_size or pending[0].left.shape != sample.left.shape):
+            _write_shard(folder, f"{prefix}{shards:05d}", pending, dtype)
+            pending, shards = [], shards + 1
+        pending.append(sample)
+        count += 1
+    if pending:
+        _write_shard(folder, f"{prefix}{shards:05d}", pending, dtype)
+    return count
+
+
+def _write_shard(folder: Path, name: str, samples: list[StereoSample], dtype: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in _PARTS:
+            kind = dtype if part == "disparity" else "uint8"
+            temporary = folder / f".{name}.{part}.tmp.npy"
+            np.save(temporary, np.stack([np.asarray(getattr(sample, part)) for sample in samples]).astype(kind))
+            os.replace(temporary, folder / f"{name}.{part}.npy")
+        temporary = folder / f".{name}.tmp"
+        temporary.write_text(json.dumps({"scenes": [sample.scene for sample in samples]}), encoding="utf-8")
+        os.replace(temporary, folder / f"{name}.json")
+    except OSError as error:
+        raise OutputError(f"{folder}: the pool cannot be written ({error.strerror}): check the path") from error

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks of a training run: metrics file and log, checkpoints, pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from vision3d.training.stereo import METRICS, StereoTask
+
+logger = logging.getLogger(__name__)
+COLUMNS = ("step", "split", "loss", "lr", "grad_norm", *METRICS, "seconds")
+
+
+def _step_ended(task: StereoTask, batch_idx: int) -> bool:
+    return (batch_idx + 1) % task.config.trainer.accumulate == 0
+
+
+def validation_due(trainer: Trainer, task: StereoTask) -> bool:
+    """True if a validation follows the optimiser step that has just ended."""
+    every = task.config.trainer.val_every_steps
+    return bool(trainer.enable_validation and every and trainer.global_step % every == 0)
+
+
+class MetricsFile(Callback):
+    """Writes ``metrics.csv`` (a row a step, a row a validation) and a log line every few steps.
+
+    ``loss``, ``lr`` and ``grad_norm`` are those of the step itself (in the first process); ``seconds`` is the time
+    since the previous row. A resume drops the rows after its checkpoint.
+    """
+
+    def __init__(self, path: Path, log_every: int) -> None:
+        self.path, self.log_every = path, log_every
+        self._time = time.perf_counter()
+        self._recent: list[tuple[float, float]] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            kept = read_metrics(self.path, trainer.global_step) if trainer.global_step else []
+            buffer = io.StringIO()
+            writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(kept)
+            temporary = self.path.with_name(f".{self.path.name}.tmp")
+            temporary.write_text(buffer.getvalue(), encoding="utf-8")
+            os.replace(temporary, self.path)
+        self._time = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        task = pl_module
+        assert isinstance(task, StereoTask)
+        if not trainer.is_global_zero or not _step_ended(task, batch_idx):
+            return
+        seconds = self._lap()
+        values = {name: float(value) for name, value in task.last.items()}
+        step = trainer.global_step
+        self._write({"step": step, "split": "train", **values, "seconds": round(seconds, 4)})
+        self._recent.append((values["loss"], seconds))
+        if step % self.log_every == 0 or step == trainer.max_steps:
+            loss, pace = np.mean(self._recent, axis=0)
+            self._recent = []
+            logger.info(
+                "step %d/%d  loss %.4f  lr %.2e  grad %.2f  %.3f s/step",
+                *(step, trainer.max_steps, loss, values["lr"], values["grad_norm"], pace),
+            )
+            for log in trainer.loggers:
+                log.log_metrics({f"train/{name}": value for name, value in values.items()}, step)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, StereoTask)
+        if not trainer.is_global_zero or trainer.sanity_checking:
+            return
+        metrics, step = pl_module.validation_metrics, trainer.global_step
+        seconds = self._lap()
+        self._write({"step": step, "split": "validation", **metrics, "seconds": round(seconds, 4)})
+        text = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+        logger.info("step %d/%d  validation  %s  (%.1f s)", step, trainer.max_steps, text, seconds)
+        for log in trainer.loggers:
+            log.log_metrics({f"validation/{name}": value for name, value in metrics.items()}, step)
+
+    def _lap(self) -> float:
+        now = time.perf_counter()
+        seconds, self._time = now - self._time, now
+        return seconds
+
+    def _write(self, row: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n").writerow(row)
+
+
+def read_metrics(path: Path, last_step: int | None = None) -> list[dict[str, str]]:
+    """The complete rows of a metrics file, up to ``last_step``; empty if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if None not in row.values() and row.get("seconds")]
+    return [row for row in rows if last_step is None or int(row["step"]) <= last_step]
+
+
+class Checkpoints(Callback):
+    """Writes ``last.ckpt`` every few steps and at the end, and ``best.ckpt`` by the validation's end-point error.
+
+    Each is written beside its target and renamed, so that a killed run leaves whole files only. A checkpoint that is
+    due at the step of a validation is written after it, so that a resume never loses the validation.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.folder, self.every, self.best = folder, every, math.inf
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
+
+    def _due(self, trainer: Trainer) -> bool:
+        return trainer.global_step % self.every == 0 or trainer.global_step == trainer.max_steps
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, StereoTask)
+        if _step_ended(pl_module, batch_idx) and self._due(trainer) and not validation_due(trainer, pl_module):
+            self.save(trainer, "last.ckpt")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, StereoTask)
+        if trainer.sanity_checking:
+            return
+        error = pl_module.validation_metrics["epe"]
+        if error < self.best:
+            self.best = error
+            self.save(trainer, "best.ckpt")
+        if self._due(trainer):
+            self.save(trainer, "last.ckpt")
+
+    def save(self, trainer: Trainer, name: str) -> None:
+        """Write a checkpoint atomically; every process of the run must call it."""
+        temporary = self.folder / f".{name}.tmp"
+        trainer.save_checkpoint(temporary, weights_only=False)
+        if trainer.is_global_zero:
+            os.replace(temporary, self.folder / name)
+        trainer.strategy.barrier()
+
+
+class Previews(Callback):
+    """Writes pictures of validation pairs: left image, truth, prediction and error, at fixed ranges.
+
+    Args:
+        folder: where ``step_00001000_0.png`` go.
+        max_disparity: the colour range of the disparity maps, pixels; errors are drawn from 0 to 5 px.
+    """
+
+    def __init__(self, folder: Path, max_disparity: float) -> None:
+        self.folder, self.max_disparity = folder, max_disparity
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, StereoTask)
+        if not trainer.is_global_zero or trainer.sanity_checking:
+            return
+        import cv2
+
+        for number, (batch, prediction) in enumerate(pl_module.previews):
+            picture = preview(batch.left[0], batch.disparity[0, 0], prediction[0, 0], self.max_disparity)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(self.folder / f"step_{trainer.global_step:08d}_{number}.png"), picture[..., ::-1])
+
+
+def preview(left: torch.Tensor, truth: torch.Tensor, prediction: torch.Tensor, max_disparity: float) -> np.ndarray:
+    """[2 H, 2 W, 3] uint8 RGB: left image and truth above, prediction and error (0 to 5 px) below; unknown is black.
+
+    Args:
+        left: [3, H, W] in [0, 1].
+        truth, prediction: [H, W], pixels.
+        max_disparity: the end of the colour range.
+    """
+    import cv2
+
+    def colors(values: np.ndarray, top: float) -> np.ndarray:
+        known = np.isfinite(values)
+        scaled = np.clip(np.where(known, values, 0) / top * 255, 0, 255).astype(np.uint8)
+        return cv2.applyColorMap(scaled, cv2.COLORMAP_TURBO)[..., ::-1] * known[..., None].astype(np.uint8)
+
+    image = (left.float().cpu().numpy().transpose(1, 2, 0) * 255 + 0.5).astype(np.uint8)
+    want, have = (value.float().cpu().numpy() for value in (truth, prediction))
+    rows = [
+        [image, colors(want, max_disparity)],
+        [colors(have, max_disparity), colors(np.abs(have - want), 5.0)],
+    ]
+    return np.vstack([np.hstack(row) for row in rows])

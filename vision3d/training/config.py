@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training recipes: typed data classes, read from YAML, with overrides ``key.sub=value``. See docs/training.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vision3d.errors import ConfigError
+
+
+@dataclass
+class ModelConfig:
+    """The network: registered name, its keyword arguments, and start weights (True, a tag, or a file)."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    pretrained: bool | str = False
+
+
+@dataclass
+class SourceConfig:
+    """One data set: its kind, folder, further arguments of its reader, and how often each pair counts in an epoch."""
+
+    kind: Literal["pool", "sceneflow", "kitti2012", "kitti2015", "middlebury", "eth3d", "folder", "synthetic"]
+    root: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    repeat: int = 1
+
+
+@dataclass
+class DataConfig:
+    """Where pairs come from and how they are cut.
+
+    Attributes:
+        train: the training pairs; several sets are chained.
+        validation: the validation pairs (may be empty).
+        crop: (height, width) of the training crop.
+        crop_top: crops begin below this share of the free height (KITTI recipes: 0.25).
+        color: colour augmentation of each view by itself: none, or published (that of FADNet).
+        vertical_flip: share of the crops that are turned upside down.
+        validation_crop: (height, width) cut from the centre, or null for the whole pair.
+        validation_pairs: at most so many validation pairs.
+        workers: loader processes; 0 loads in the training process.
+    """
+
+    train: list[SourceConfig]
+    validation: list[SourceConfig] = field(default_factory=list)
+    crop: tuple[int, int] = (256, 512)
+    crop_top: float = 0.0
+    color: Literal["none", "published"] = "none"
+    vertical_flip: float = 0.0
+    validation_crop: tuple[int, int] | None = None
+    validation_pairs: int | None = None
+    workers: int = 0
+
+
+@dataclass
+class RoundConfig:
+    """A round of training with its own loss weights; the learning-rate schedule starts anew in each."""
+
+    weights: list[float] | None = None
+    epochs: int | None = None
+    steps: int | None = None
+
+
+@dataclass
+class LossConfig:
+    """The loss: registered name, its keyword arguments, and the rounds."""
+
+    name: str = "multiscale_smooth_l1"
+    options: dict[str, Any] = field(default_factory=dict)
+    rounds: list[RoundConfig] = field(default_factory=list)
+
+
+@dataclass
+class OptimizerConfig:
+    """The optimiser. ``eps`` null takes 1e-8 (Adam, AdamW) or 1e-6 (LAMB)."""
+
+    name: Literal["adam", "adamw", "lamb"] = "adam"
+    lr: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float | None = None
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+
+
+@dataclass
+class ScheduleConfig:
+    """The factor on the learning rate.
+
+    Attributes:
+        name: constant; halving (each ``period``); steps (``factors[i]`` from ``milestones[i]`` on); cosine or linear
+            (down to ``final_factor`` at the end).
+        unit: what ``period`` and ``milestones`` count.
+        warmup_steps: optimiser steps of linear warm-up.
+        restart: start anew in each round (as published), or run over the whole training.
+    """
+
+    name: Literal["constant", "halving", "steps", "cosine", "linear"] = "constant"
+    unit: Literal["epochs", "steps"] = "epochs"
+    period: int = 10
+    milestones: list[int] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+    warmup_steps: int = 0
+    final_factor: float = 0.0
+    restart: bool = True
+
+
+@dataclass
+class TrainerConfig:
+    """How the loop runs. Everything is counted in optimiser steps.
+
+    Attributes:
+        output: the run folder.
+        max_steps: stop there; null: the sum of the rounds.
+        batch_size: pairs a process and step.
+        accumulate: batches summed into one step.
+        precision: 32, or bf16 (autocast).
+        threads: CPU threads a process; 0 leaves the default.
+        ema_decay: decay of the moving average of the weights; 0 turns it off.
+        clip_norm: largest gradient norm; null does not clip.
+        non_finite: a loss or gradient that is not finite stops the training (error) or costs one step (skip).
+        val_every_steps, checkpoint_every_steps, log_every_steps: periods; val_every_steps 0 turns validation off.
+        images: validation pairs drawn as PNG at each validation.
+        accelerator, devices, nodes, strategy: as in Lightning; more than one device uses DDP.
+        export_fp16: also write ``weights.fp16.safetensors``.
+        freeze_batchnorm: keep the running statistics of batch normalisation (fine-tuning with tiny batches).
+    """
+
+    output: str = "runs/train"
+    max_steps: int | None = None
+    batch_size: int = 4
+    accumulate: int = 1
+    precision: Literal["32", "bf16"] = "32"
+    threads: int = 0
+    seed: int = 1024
+    ema_decay: float = 0.0
+    clip_norm: float | None = None
+    non_finite: Literal["error", "skip"] = "error"
+    val_every_steps: int = 1000
+    checkpoint_every_steps: int = 500
+    log_every_steps: int = 20
+    images: int = 2
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+    strategy: str = "auto"
+    export_fp16: bool = False
+    freeze_batchnorm: bool = False
+
+
+@dataclass
+class TrainConfig:
+    """A whole recipe."""
+
+    model: ModelConfig
+    data: DataConfig
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Read a recipe.
+
+    Args:
+        path: YAML file.
+        overrides: ``key.sub=value`` (value in YAML), applied in order.
+
+    Raises:
+        ConfigError: a missing file, bad YAML, an unknown key (the message names the nearest) or an illegal value.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: the recipe cannot be read ({error.strerror}): check the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping with the keys {', '.join(_fields(TrainConfig))}")
+    for override in overrides:
+        _apply_override(content, override)
+    return config_from_dict(content, str(path))
+
+
+def config_from_dict(content: dict[str, Any], where: str = "recipe") -> TrainConfig:
+    """Check a nested dictionary and turn it into a recipe; see ``load_config``."""
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    _check_keys(content, TrainConfig, "", where)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(TrainConfig, "recipe")
+    try:
+        parsed = parser.instantiate_classes(parser.parse_object({"recipe": content}))
+    except (ArgumentError, TypeError, ValueError) as error:
+        text = " ".join(str(error).replace('"recipe.', '"').replace("recipe.", "").split())
+        raise ConfigError(f"{where}: {text[:400]}") from error
+    recipe = parsed.recipe
+    _check_values(recipe, where)
+    return recipe
+
+
+def config_to_dict(config: TrainConfig) -> dict[str, Any]:
+    """The recipe as nested dictionaries and lists that YAML can hold."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    return plain(dataclasses.asdict(config))
+
+
+def _apply_override(content: dict[str, Any], override: str) -> None:
+    import yaml
+
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"override '{override}': write it as key.sub=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override '{override}': the value is not YAML") from error
+    *parents, last = key.split(".")
+    node: Any = content
+    for name in parents:
+        node = _child(node, name, override)
+    if isinstance(node, list):
+        _child(node, last, override)
+        node[int(last)] = value
+    else:
+        node[last] = value
+
+
+def _child(node: Any, name: str, override: str) -> Any:
+    if isinstance(node, list):
+        if not name.isdigit() or int(name) >= len(node):
+            raise ConfigError(f"override '{override}': '{name}' must be an index below {len(node)}")
+        return node[int(name)]
+    child = node.setdefault(name, {})
+    if child is None:
+        child = node[name] = {}
+    if not isinstance(child, (dict, list)):
+        raise ConfigError(f"override '{override}': '{name}' holds a value, not a group of options")
+    return child
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {item.name: hints[item.name] for item in dataclasses.fields(kind)}
+
+
+def _check_keys(content: Any, kind: Any, prefix: str, where: str) -> None:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(content, dict):
+        known = _fields(kind)
+        for key, value in content.items():
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.4)
+                hint = f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(known)}"
+                raise ConfigError(f"{where}: unknown option '{prefix}{key}': {hint}")
+            _check_keys(value, known[key], f"{prefix}{key}.", where)
+    elif typing.get_origin(kind) is list and isinstance(content, list):
+        for number, item in enumerate(content):
+            _check_keys(item, typing.get_args(kind)[0], f"{prefix}{number}.", where)
+
+
+def _check_values(config: TrainConfig, where: str) -> None:
+    trainer, schedule = config.trainer, config.schedule
+    positive = {
+        "trainer.batch_size": trainer.batch_size,
+        "trainer.accumulate": trainer.accumulate,
+        "trainer.checkpoint_every_steps": trainer.checkpoint_every_steps,
+        "trainer.log_every_steps": trainer.log_every_steps,
+        "trainer.devices": trainer.devices,
+        "trainer.nodes": trainer.nodes,
+        "schedule.period": schedule.period,
+        "data.crop": min(config.data.crop),
+        "trainer.max_steps": 1 if trainer.max_steps is None else trainer.max_steps,
+    }
+    for name, value in positive.items():
+        if value < 1:
+            raise ConfigError(f"{where}: {name} must be at least 1, got {value}")
+    if not 0 <= trainer.ema_decay < 1:
+        raise ConfigError(f"{where}: trainer.ema_decay must lie in [0, 1), got {trainer.ema_decay}")
+    if len(schedule.milestones) != len(schedule.factors):
+        raise ConfigError(f"{where}: schedule.milestones and schedule.factors must have the same length")
+    if not config.data.train:
+        raise ConfigError(f"{where}: data.train is empty: name at least one data set")

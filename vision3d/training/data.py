@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training pairs keyed by their position in the run.
+
+The order, the crop and the colours of the n-th pair of a run are functions of (seed, n) alone. A resumed run thus sees
+exactly the pairs that an uninterrupted one would, whatever the number of loader processes, and no loader state is kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset
+
+from vision3d.datasets.transforms import center_crop, published_colors, random_crop, vertical_flip
+from vision3d.errors import ConfigError
+from vision3d.training.config import DataConfig, SourceConfig
+from vision3d.types import StereoBatch, StereoSample
+
+_READERS = {
+    "pool": ("vision3d.datasets.cache", "PoolStereo"),
+    "sceneflow": ("vision3d.datasets.sceneflow", "SceneFlowStereo"),
+    "kitti2012": ("vision3d.datasets.kitti", "Kitti2012Stereo"),
+    "kitti2015": ("vision3d.datasets.kitti", "Kitti2015Stereo"),
+    "middlebury": ("vision3d.datasets.middlebury", "MiddleburyStereo"),
+    "eth3d": ("vision3d.datasets.eth3d", "Eth3dStereo"),
+    "folder": ("vision3d.datasets.folder", "FolderStereo"),
+}
+
+
+class SyntheticScenes(Dataset):
+    """Scenes made on the fly, numbered by their seed.
+
+    Args:
+        height, width: size of the pairs.
+        seed: the first scene's number.
+        scenes: how many there are; None: no end, no scene is seen twice.
+        options: further arguments of ``make_scene``.
+    """
+
+    def __init__(
+        self, height: int = 384, width: int = 640, seed: int = 0, scenes: int | None = None, **options: Any
+    ) -> None:
+        self.height, self.width, self.seed, self.scenes, self.options = height, width, seed, scenes, options
+
+    def __len__(self) -> int:
+        if self.scenes is None:
+            raise TypeError("these scenes have no end")
+        return self.scenes
+
+    def __getitem__(self, index: int) -> StereoSample:
+        from vision3d.datasets.synthetic import make_scene
+
+        if self.scenes is not None and not 0 <= index < self.scenes:
+            raise IndexError(index)
+        return make_scene(self.seed + index, self.height, self.width, **self.options)
+
+
+def open_source(source: SourceConfig) -> Dataset:
+    """Open one data set of a recipe.
+
+    Raises:
+        ConfigError: an option that its reader does not have, or a reader that is not installed.
+    """
+    try:
+        if source.kind == "synthetic":
+            return SyntheticScenes(**source.options)
+        module, name = _READERS[source.kind]
+        return getattr(importlib.import_module(module), name)(source.root, **source.options)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ConfigError(f"data set kind '{source.kind}': no reader here ({error})") from error
+    except TypeError as error:
+        raise ConfigError(f"data set kind '{source.kind}': {str(error).replace('__init__() ', '')}") from error
+
+
+def data_length(dataset: Dataset) -> int | None:
+    """The number of pairs, or None if there is no end."""
+    try:
+        return len(dataset)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def open_sources(sources: list[SourceConfig]) -> Dataset:
+    """Chain the data sets of a recipe.
+
+    Raises:
+        ConfigError: an endless set beside others, or an illegal ``repeat``.
+    """
+    opened: list[Dataset] = []
+    for source in sources:
+        if source.repeat < 1:
+            raise ConfigError(f"data set {source.kind} {source.root}: repeat must be at least 1, got {source.repeat}")
+        opened += [open_source(source)] * source.repeat
+    if len(opened) == 1:
+        return opened[0]
+    if any(data_length(dataset) is None for dataset in opened):
+        raise ConfigError("an endless synthetic set cannot be chained with others: give it a number of scenes")
+    return ConcatDataset(opened)
+
+
+class TrainingPairs(Dataset):
+    """Augmented training pairs by their position in the run; see the module's text."""
+
+    def __init__(self, dataset: Dataset, config: DataConfig, seed: int) -> None:
+        self.dataset, self.config, self.seed = dataset, config, seed
+        self.length = data_length(dataset)
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def index_of(self, position: int) -> int:
+        """Which pair of the data set stands at ``position``: each epoch visits each pair once, in a new order."""
+        if self.length is None:
+            return position
+        epoch, place = divmod(position, self.length)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, np.random.default_rng([self.seed, 1, epoch]).permutation(self.length)
+        return int(self._order[1][place])
+
+    def __getitem__(self, position: int) -> StereoSample:
+        generator = np.random.default_rng([self.seed, 2, position])
+        sample = self.dataset[self.index_of(position)]
+        sample = random_crop(sample, *self.config.crop, generator, self.config.crop_top)
+        if self.config.vertical_flip and generator.random() < self.config.vertical_flip:
+            sample = vertical_flip(sample)
+        return published_colors(sample, generator) if self.config.color == "published" else sample
+
+
+class ValidationPairs(Dataset):
+    """Validation pairs, cut from the centre if the recipe says so."""
+
+    def __init__(self, dataset: Dataset, crop: tuple[int, int] | None) -> None:
+        self.dataset, self.crop = dataset, crop
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> StereoSample:
+        sample = self.dataset[index]
+        return sample if self.crop is None else center_crop(sample, *self.crop)
+
+
+class RunBatches(Sampler[list[int]]):
+    """Endless batches of run positions, starting at the batch number that ``first_batch()`` tells when iterated."""
+
+    def __init__(self, first_batch: Callable[[], int], batch_size: int, rank: int = 0, world: int = 1) -> None:
+        self.first_batch, self.batch_size, self.rank, self.world = first_batch, batch_size, rank, world
+
+    def __iter__(self) -> Iterator[list[int]]:
+        number = self.first_batch()
+        while True:
+            start = (number * self.world + self.rank) * self.batch_size
+            yield list(range(start, start + self.batch_size))
+            number += 1
+
+
+def train_loader(
+    pairs: TrainingPairs, first_batch: Callable[[], int], batch_size: int, workers: int, rank: int, world: int
+) -> DataLoader:
+    """The endless loader of ``StereoBatch`` for one process of a run."""
+    batches = RunBatches(first_batch, batch_size, rank, world)
+    return DataLoader(pairs, batch_sampler=batches, num_workers=workers, collate_fn=StereoBatch.collate)
+
+
+def validation_loader(config: DataConfig, workers: int, rank: int, world: int) -> DataLoader | None:
+    """The validation pairs of one process, one a batch, or None if the recipe has none."""
+    if not config.validation:
+        return None
+    pairs: Dataset = ValidationPairs(open_sources(config.validation), config.validation_crop)
+    length = data_length(pairs)
+    if length is None and config.validation_pairs is None:
+        raise ConfigError("data.validation has no end: set data.validation_pairs")
+    if config.validation_pairs is not None:
+        length = config.validation_pairs if length is None else min(length, config.validation_pairs)
+    pairs = Subset(pairs, range(rank, length or 0, world))
+    return DataLoader(pairs, batch_size=1, num_workers=workers, collate_fn=StereoBatch.collate)

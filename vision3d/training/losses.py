@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses: callables ``loss(output, batch) -> (total, parts)`` found by name in ``LOSSES``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vision3d.errors import ConfigError, InputError, UnknownNameError
+from vision3d.types import StereoBatch, StereoOutput
+
+
+class StereoLoss(Protocol):
+    """What the training task asks of a loss.
+
+    Called with a network's training-mode output and its batch, it returns the scalar to minimise and named detached
+    parts for the metrics file. A loss with an attribute ``weights`` (tuple of floats) can be given a new tuple at each
+    round of a recipe.
+    """
+
+    def __call__(self, output: StereoOutput, batch: StereoBatch) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+
+def pool_truth(disparity: Tensor, factor: int, sparse: bool) -> Tensor:
+    """Average-pool a ground truth by ``factor`` without rescaling its values.
+
+    Args:
+        disparity: [B, 1, H, W], NaN where unknown.
+        factor: kernel and stride.
+        sparse: average over the known positive pixels of a cell only; else a cell with an unknown pixel is unknown.
+
+    Returns:
+        [B, 1, H // factor, W // factor], NaN where unknown.
+    """
+    if not sparse:
+        return disparity if factor == 1 else F.avg_pool2d(disparity, factor)
+    known = torch.isfinite(disparity) & (disparity > 0)
+    filled = torch.where(known, disparity, torch.zeros_like(disparity))
+    weight = known.to(disparity.dtype)
+    if factor > 1:
+        filled, weight = F.avg_pool2d(filled, factor), F.avg_pool2d(weight, factor)
+    return filled / weight  # 0 / 0 = NaN: an empty cell
+
+
+class MultiScaleSmoothL1:
+    """Weighted smooth L1 over the maps of each stage (FADNet, arXiv 2003.10758, and FADNet++, arXiv 2110.02582).
+
+    ``sum_k weights[k] * mean(smooth_l1(stage[k], pool_k(truth)))`` over the valid pixels, summed over the stages with
+    equal weight. Every map holds full-resolution pixels, so the pooled truth is not rescaled.
+
+    Args:
+        weights: one a map, finest first.
+        max_disparity: truth at or above it is left out.
+        positive: leave out truth at or below zero (FADNet++); the original FADNet keeps it.
+        sparse: pool over known pixels only (KITTI, Middlebury, ETH3D).
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float] = (0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005),
+        max_disparity: float = 192.0,
+        positive: bool = True,
+        sparse: bool = False,
+    ) -> None:
+        self.weights = tuple(float(weight) for weight in weights)
+        self.max_disparity = float(max_disparity)
+        self.positive = positive
+        self.sparse = sparse
+
+    def __call__(self, output: StereoOutput, batch: StereoBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the total and the loss of each stage.
+
+        Raises:
+            InputError: the network returned no stages, or fewer maps than there are weights.
+        """
+        if not output.stages:
+            raise InputError(
+                "the network returned no training stages: call it in training mode, or choose another loss"
+            )
+        truth = batch.disparity.float()
+        total = truth.new_zeros(())
+        parts: dict[str, Tensor] = {}
+        for number, stage in enumerate(output.stages, start=1):
+            if len(stage) < len(self.weights):
+                raise InputError(f"stage {number} has {len(stage)} maps but the loss has {len(self.weights)} weights")
+            stage_loss = self._stage(stage, truth)
+            parts[f"loss_stage{number}"] = stage_loss.detach()
+            total = total + stage_loss
+        return total, parts
+
+    def _stage(self, maps: Sequence[Tensor], truth: Tensor) -> Tensor:
+        loss = truth.new_zeros(())
+        for prediction, weight in zip(maps, self.weights, strict=False):
+            if weight:
+                target = pool_truth(truth, max(1, truth.shape[-1] // prediction.shape[-1]), self.sparse)
+                loss = loss + weight * self._smooth_l1(prediction.float(), target)
+        return loss
+
+    def _smooth_l1(self, prediction: Tensor, target: Tensor) -> Tensor:
+        if prediction.shape != target.shape:
+            raise InputError(
+                f"a predicted map of {tuple(prediction.shape)} does not fit its pooled truth {tuple(target.shape)}: "
+                "choose a crop that is a multiple of the coarsest scale"
+            )
+        valid = target < self.max_disparity  # False for NaN
+        if self.positive:
+            valid &= target > 0
+        # where() before the loss: NaN truth must reach neither the value nor the gradient.
+        target = torch.where(valid, target, torch.zeros_like(target))
+        errors = F.smooth_l1_loss(prediction, target, reduction="none")
+        errors = torch.where(valid, errors, torch.zeros_like(errors))
+        return errors.sum() / valid.sum().clamp(min=1)
+
+
+class CostVolumeLoss:
+    """Loss of networks that score disparity bins and refine the best one (CoVoNet).
+
+    ``classification * cross_entropy(logits, truth) + first * smooth_l1(stage 1) + smooth_l1(stage 2)`` over the valid
+    pixels; each stage's first map has full size. The target of the cross-entropy is the truth at the centre of each
+    coarse cell, shared linearly between the two bins beside it, so that the scores stay one-peaked at depth edges.
+
+    Args:
+        classification: weight of the cross-entropy.
+        first: weight of the unrefined map.
+        max_disparity: truth at or above it is left out.
+    """
+
+    def __init__(self, classification: float = 0.5, first: float = 0.5, max_disparity: float = 192.0) -> None:
+        self.classification, self.first, self.max_disparity = classification, first, float(max_disparity)
+
+    def __call__(self, output: StereoOutput, batch: StereoBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the total and its three parts.
+
+        Raises:
+            InputError: the network returned no scores or stages.
+        """
+        if len(output.stages) != 2 or "logits" not in output.auxiliary:
+            raise InputError("the network returned no bin scores and two stages: choose another loss for it")
+        truth = batch.disparity.float()
+        first, final = (self._smooth_l1(stage[0].float(), truth) for stage in output.stages)
+        entropy = self._cross_entropy(output.auxiliary["logits"].float(), truth)
+        parts = {"loss_bins": entropy.detach(), "loss_first": first.detach(), "loss_final": final.detach()}
+        return self.classification * entropy + self.first * first + final, parts
+
+    def _valid(self, truth: Tensor) -> Tensor:
+        return (truth > 0) & (truth < self.max_disparity)  # False for NaN
+
+    def _smooth_l1(self, prediction: Tensor, truth: Tensor) -> Tensor:
+        valid = self._valid(truth)
+        return F.smooth_l1_loss(prediction[valid], truth[valid], reduction="sum") / valid.sum().clamp(min=1)
+
+    def _cross_entropy(self, logits: Tensor, truth: Tensor) -> Tensor:
+        cell = truth.shape[-1] // logits.shape[-1]
+        target = truth[..., cell // 2 :: cell, cell // 2 :: cell]
+        valid = self._valid(target)
+        position = torch.where(valid, target / cell, torch.zeros_like(target)).clamp(max=logits.shape[1] - 1.001)
+        low = position.floor().long()
+        share = position - low
+        score = F.log_softmax(logits, dim=1)
+        entropy = -(1 - share) * score.gather(1, low) - share * score.gather(1, low + 1)
+        return (entropy * valid).sum() / valid.sum().clamp(min=1)
+
+
+LOSSES: dict[str, Callable[..., StereoLoss]] = {
+    "multiscale_smooth_l1": MultiScaleSmoothL1,
+    "cost_volume": CostVolumeLoss,
+}
+
+
+def create_loss(name: str, **options: Any) -> StereoLoss:
+    """Build a loss by name.
+
+    Raises:
+        UnknownNameError: unknown name; the message lists near ones.
+        ConfigError: an option that the loss does not have.
+    """
+    if name not in LOSSES:
+        raise UnknownNameError("loss", name, LOSSES)
+    try:
+        return LOSSES[name](**options)
+    except TypeError as error:
+        raise ConfigError(f"loss {name}: {str(error).replace('__init__() ', '')}") from error

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training run: from a recipe to a folder with metrics, checkpoints, pictures and weights."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vision3d.errors import ConfigError, MissingExtraError, OutputError, WeightsError
+from vision3d.io.files import atomic_write, ensure_folder
+from vision3d.training.config import TrainConfig, TrainerConfig, config_to_dict
+from vision3d.training.data import TrainingPairs, data_length, open_sources, train_loader, validation_loader
+from vision3d.training.optimizers import plan_rounds
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from vision3d.training.stereo import StereoTask
+
+logger = logging.getLogger(__name__)
+
+
+def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
+    """Train as the recipe says.
+
+    Args:
+        config: the recipe.
+        resume: a checkpoint, or "auto" for the run folder's ``last.ckpt`` where there is one.
+
+    Returns:
+        The exported weights (``weights.safetensors`` in the run folder).
+
+    Raises:
+        MissingExtraError: Lightning is not installed.
+        ConfigError, WeightsError, OutputError, InputError: see their messages.
+    """
+    try:
+        from lightning.pytorch.utilities import disable_possible_user_warnings
+    except ImportError as error:
+        raise MissingExtraError("lightning", "train", "training") from error
+    from vision3d.training.stereo import StereoTask
+
+    disable_possible_user_warnings()
+    warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated")
+    settings = config.trainer
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    folder = Path(settings.output)
+    checkpoint = find_checkpoint(folder, resume)
+    world = settings.devices * settings.nodes
+    pairs = TrainingPairs(open_sources(config.data.train), config.data, settings.seed)
+    steps_per_epoch = None
+    if (length := data_length(pairs.dataset)) is not None:
+        steps_per_epoch = max(1, length // (settings.batch_size * settings.accumulate * world))
+    rounds = plan_rounds(config.loss.rounds, settings.max_steps, steps_per_epoch)
+    total = min(rounds[-1].stop, settings.max_steps or rounds[-1].stop)
+
+    _prepare_folder(folder, config, fresh=resume is None)
+    torch.manual_seed(settings.seed)
+    task = StereoTask(config, rounds, steps_per_epoch)
+    trainer = _make_trainer(config, folder, total)
+    _attach_loaders(task, pairs)
+    if checkpoint is not None:
+        logger.info("resuming from %s", checkpoint)
+    logger.info("%s: %d steps into %s", config.model.name, total, folder)
+    try:
+        trainer.fit(task, ckpt_path=checkpoint, weights_only=True)
+    except (KeyError, RuntimeError) as error:
+        if checkpoint is not None and "state_dict" in str(error):
+            message = str(error).splitlines()[0]
+            raise WeightsError(f"{checkpoint}: not a checkpoint of this recipe ({message}): check --resume") from error
+        raise
+    weights = folder / "weights.safetensors"
+    if trainer.is_global_zero:
+        export_weights(task, weights)
+        if settings.export_fp16:
+            export_weights(task, folder / "weights.fp16.safetensors", torch.float16)
+        logger.info("weights: %s", weights)
+    return weights
+
+
+def find_checkpoint(folder: Path, resume: str | Path | None) -> Path | None:
+    """The checkpoint to go on from, or None to start anew.
+
+    Raises:
+        ConfigError: the named file does not exist.
+    """
+    if resume is None:
+        return None
+    if str(resume) == "auto":
+        last = folder / "last.ckpt"
+        return last if last.exists() else None
+    if not Path(resume).is_file():
+        raise ConfigError(f"{resume}: no such checkpoint: check --resume (auto takes last.ckpt of the run folder)")
+    return Path(resume)
+
+
+def export_weights(task: StereoTask, path: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Write the evaluated network (the average where there is one) as safetensors, floats as ``dtype``."""
+    from safetensors.torch import save
+
+    state = {
+        name: (value.to(dtype) if value.is_floating_point() else value).detach().cpu().contiguous()
+        for name, value in task.evaluated.state_dict().items()
+    }
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(save(state, metadata={"model": task.config.model.name}))
+
+
+def _prepare_folder(folder: Path, config: TrainConfig, fresh: bool) -> None:
+    import yaml
+
+    if fresh and (folder / "last.ckpt").exists():
+        raise OutputError(f"{folder}: holds a run already: go on with --resume auto, or set another trainer.output")
+    with atomic_write(ensure_folder(folder) / "config.yaml") as temporary:
+        temporary.write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), encoding="utf-8")
+
+
+def _attach_loaders(task: StereoTask, pairs: TrainingPairs) -> None:
+    """Give the task its loaders as hooks: they are called once the processes know their rank."""
+    settings, data = task.config.trainer, task.config.data
+
+    def training() -> Any:
+        trainer = task.trainer
+        first = lambda: trainer.global_step * settings.accumulate  # noqa: E731
+        return train_loader(pairs, first, settings.batch_size, data.workers, trainer.global_rank, trainer.world_size)
+
+    def validation() -> Any:
+        loader = validation_loader(data, data.workers, task.trainer.global_rank, task.trainer.world_size)
+        return [] if loader is None else loader
+
+    task.train_dataloader = training  # type: ignore[method-assign]
+    task.val_dataloader = validation  # type: ignore[method-assign]
+
+
+def _make_trainer(config: TrainConfig, folder: Path, total: int) -> Trainer:
+    from lightning.pytorch import Callback, Trainer
+    from lightning.pytorch.callbacks import RichProgressBar
+
+    from vision3d.training.callbacks import Checkpoints, MetricsFile, Previews
+
+    settings = config.trainer
+    validate = bool(settings.val_every_steps and config.data.validation)
+    callbacks: list[Callback] = [
+        MetricsFile(folder / "metrics.csv", settings.log_every_steps),
+        Previews(folder / "images", float(config.loss.options.get("max_disparity", 192))),
+        Checkpoints(folder, settings.checkpoint_every_steps),
+    ]
+    if sys.stderr.isatty():
+        callbacks.append(RichProgressBar())
+    every = settings.val_every_steps * settings.accumulate
+    return Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy=_strategy(settings),
+        precision="bf16-mixed" if settings.precision == "bf16" else "32-true",
+        max_steps=total,
+        max_epochs=-1,
+        accumulate_grad_batches=settings.accumulate,
+        val_check_interval=every if validate else None,
+        check_val_every_n_epoch=None if validate else 1,
+        limit_val_batches=None if validate else 0,
+        num_sanity_val_steps=0,
+        callbacks=callbacks,
+        logger=_make_logger(folder),
+        enable_progress_bar=sys.stderr.isatty(),
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=folder,
+    )
+
+
+def _strategy(settings: TrainerConfig) -> Any:
+    if settings.strategy == "auto" and settings.devices * settings.nodes > 1:
+        return "ddp"
+    return settings.strategy
+
+
+def _make_logger(folder: Path) -> Any:
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    try:
+        return TensorBoardLogger(folder, name="tensorboard", version="")
+    except ModuleNotFoundError:
+        logger.info("no TensorBoard here: metrics go to metrics.csv alone")
+        return False

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training task of stereo networks, as a Lightning module."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vision3d.errors import InputError
+from vision3d.training.config import TrainConfig
+from vision3d.training.losses import create_loss
+from vision3d.training.optimizers import Round, create_optimizer, find_round, learning_rate_factor
+from vision3d.types import StereoBatch
+from vision3d.zoo import create_model
+
+logger = logging.getLogger(__name__)
+METRICS = ("epe", "bad1", "bad2", "bad3", "d1")
+_PAD_MULTIPLE = 64
+
+
+class NonFiniteError(InputError):
+    """A loss or gradient that is not finite."""
+
+
+def error_sums(prediction: Tensor, truth: Tensor) -> Tensor:
+    """Sums over the valid pixels of: 1, error, error > 1, > 2, > 3, and the KITTI outlier (> 3 px and > 5 %).
+
+    Args:
+        prediction, truth: [B, 1, H, W], pixels; truth is NaN where unknown.
+
+    Returns:
+        [6] float64.
+    """
+    valid = torch.isfinite(truth) & (truth > 0)
+    truth = truth[valid].double()
+    error = (prediction[valid].double() - truth).abs()
+    error = torch.where(torch.isfinite(error), error, torch.full_like(error, torch.inf))
+    outlier = (error > 3) & (error > 0.05 * truth)
+    counts = [(error > bound).sum().double() for bound in (1, 2, 3)]
+    return torch.stack([valid.sum().double(), error.sum(), *counts, outlier.sum().double()])
+
+
+def metrics_from_sums(sums: Tensor) -> dict[str, float]:
+    """End-point error in pixels, and bad-1/2/3 and D1 in percent, over all valid pixels."""
+    count, *rest = sums.tolist()
+    if count == 0:
+        return dict.fromkeys(METRICS, float("nan"))
+    return {name: value / count * (1 if name == "epe" else 100) for name, value in zip(METRICS, rest, strict=True)}
+
+
+class StereoTask(LightningModule):
+    """A stereo network with its loss, optimiser, schedule, moving average and validation metrics.
+
+    Args:
+        config: the recipe.
+        rounds: its rounds in optimiser steps.
+        steps_per_epoch: None if the data has no end.
+
+    Attributes:
+        model: the network in training.
+        average: the moving average of its weights, or None; part of the state dict, hence of every checkpoint.
+    """
+
+    def __init__(self, config: TrainConfig, rounds: list[Round], steps_per_epoch: int | None) -> None:
+        super().__init__()
+        self.config, self.rounds, self.steps_per_epoch = config, rounds, steps_per_epoch
+        self.model = create_model(config.model.name, config.model.pretrained, **config.model.options).train()
+        self.average: nn.Module | None = None
+        if config.trainer.ema_decay:
+            self.average = copy.deepcopy(self.model).eval().requires_grad_(False)
+        self.loss = create_loss(config.loss.name, **config.loss.options)
+        self.last: dict[str, Tensor | float] = {}
+        self.validation_metrics: dict[str, float] = {}
+        self.previews: list[tuple[StereoBatch, Tensor]] = []
+        self._sums = torch.zeros(6, dtype=torch.float64)
+        self._batch: StereoBatch | None = None
+        self._sample_finite: Tensor | None = None
+        self._buffers_before: list[Tensor] = []
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The network that validation and the exported weights use: the average where there is one."""
+        return self.model if self.average is None else self.average
+
+    def train(self, mode: bool = True) -> StereoTask:
+        """As usual, but the average always stays in eval mode, and so do frozen batch normalisations."""
+        super().train(mode)
+        if self.average is not None:
+            self.average.eval()
+        if mode and self.config.trainer.freeze_batchnorm:
+            for module in self.model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        return create_optimizer(self.model, self.config.optimizer)
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of optimiser step ``step`` (from 0)."""
+        current = find_round(self.rounds, step)
+        if self.config.schedule.restart:
+            local, total = step - current.start, current.stop - current.start
+        else:
+            local, total = step, self.rounds[-1].stop
+        factor = learning_rate_factor(self.config.schedule, local, total, self.steps_per_epoch)
+        return self.config.optimizer.lr * factor
+
+    def on_train_batch_start(self, batch: StereoBatch, batch_idx: int) -> None:
+        """Set everything that depends on the step: the random state, the learning rate and the loss weights."""
+        step = self.global_step
+        micro = batch_idx % self.config.trainer.accumulate
+        torch.manual_seed(hash((self.config.trainer.seed, step, micro, self.global_rank)) % 2**63)
+        rate = self.learning_rate(step)
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = rate
+        weights = find_round(self.rounds, step).weights
+        if weights is not None:
+            self.loss.weights = weights  # type: ignore[attr-defined]
+        self.last["lr"] = rate
+
+    def training_step(self, batch: StereoBatch, batch_idx: int) -> Tensor:
+        if self.config.trainer.non_finite == "skip":
+            self._buffers_before = [buffer.clone() for buffer in self.model.buffers()]
+        output = self.model(batch.left, batch.right)
+        with torch.autocast(self.device.type, enabled=False):
+            loss, parts = self.loss(output, batch)
+        self._batch, self._sample_finite = batch, output.disparity.detach().flatten(1).isfinite().all(1)
+        self.last.update(parts)
+        self.last["loss"] = loss.detach()
+        return loss
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradient norm and check that it is finite.
+
+        Raises:
+            NonFiniteError: it is not, and the recipe does not skip such steps.
+        """
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.clip_grad_norm_(
+            parameters, self.config.trainer.clip_norm or float("inf"), error_if_nonfinite=False
+        )
+        self.last["grad_norm"] = norm.detach()
+        if torch.isfinite(norm) and torch.isfinite(torch.as_tensor(self.last["loss"])):
+            return
+        message = f"step {self.global_step + 1}: {self._describe_non_finite(float(norm))}"
+        if self.config.trainer.non_finite == "error":
+            raise NonFiniteError(
+                f"{message}: lower optimizer.lr, set trainer.clip_norm, mend the data, or set trainer.non_finite: skip"
+            )
+        logger.warning("%s: step skipped", message)
+        for parameter in parameters:
+            parameter.grad = None
+        for buffer, before in zip(self.model.buffers(), self._buffers_before, strict=True):
+            buffer.copy_(before)
+
+    def _describe_non_finite(self, norm: float) -> str:
+        batch, finite = self._batch, self._sample_finite
+        if batch is None or finite is None:
+            return f"not finite: gradient norm {norm}"
+        inputs = torch.stack([view.flatten(1).isfinite().all(1) for view in (batch.left, batch.right)]).all(0)
+        bad = [scene for scene, good in zip(batch.scenes, (finite & inputs).tolist(), strict=True) if not good]
+        where = ", ".join(bad) if bad else f"one of {', '.join(batch.scenes)}"
+        return f"not finite: loss {float(self.last['loss'])}, gradient norm {norm}, scene {where}"
+
+    @torch.no_grad()
+    def update_average(self) -> None:
+        """Move the average towards the weights; call it after each optimiser step."""
+        if self.average is None:
+            return
+        # A young average would remember the random start: ramp the decay up as (1 + n) / (10 + n).
+        step = self.global_step
+        decay = min(self.config.trainer.ema_decay, (1 + step) / (10 + step))
+        for average, current in zip(self.average.state_dict().values(), self.model.state_dict().values(), strict=True):
+            if average.is_floating_point():
+                average.lerp_(current, 1 - decay)
+            else:
+                average.copy_(current)
+
+    def on_train_batch_end(self, outputs: Any, batch: StereoBatch, batch_idx: int) -> None:
+        if (batch_idx + 1) % self.config.trainer.accumulate == 0:
+            self.update_average()
+
+    def predict(self, batch: StereoBatch) -> Tensor:
+        """[B, 1, H, W] disparity of the evaluated network, at any size."""
+        height, width = batch.left.shape[-2:]
+        pad = (0, -width % _PAD_MULTIPLE, 0, -height % _PAD_MULTIPLE)
+        left, right = (F.pad(view, pad, mode="replicate") for view in (batch.left, batch.right))
+        return self.evaluated(left, right).disparity[..., :height, :width].float()
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums = torch.zeros(6, dtype=torch.float64)
+        self.previews = []
+
+    def validation_step(self, batch: StereoBatch, batch_idx: int) -> None:
+        prediction = self.predict(batch)
+        self._sums += error_sums(prediction, batch.disparity).cpu()
+        if self.global_rank == 0 and len(self.previews) < self.config.trainer.images:
+            self.previews.append((batch, prediction))
+
+    def on_validation_epoch_end(self) -> None:
+        sums = self.all_gather(self._sums.to(torch.float64)) if self.trainer.world_size > 1 else self._sums
+        self.validation_metrics = metrics_from_sums(sums.reshape(-1, 6).sum(0))
