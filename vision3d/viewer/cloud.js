@@ -21,7 +21,7 @@ function multiply(a, b) {
 }
 
 function perspective(angle, aspect, near, far) {
-  const f = 1 / Math.tan(angle / 2);
+  const f = Math.min(1, aspect) / Math.tan(angle / 2); // the angle belongs to the shorter side
   return new Float32Array([f / aspect, 0, 0, 0, 0, f, 0, 0,
     0, 0, (far + near) / (near - far), -1, 0, 0, 2 * far * near / (near - far), 0]);
 }
@@ -60,6 +60,7 @@ class CloudViewer {
     this.target = [...this.cloud.center];
     this.distance = Math.max(Math.hypot(...this.target), 0.3 * this.cloud.radius);
     if (this.distance > 8 * this.cloud.radius) this.distance = 2.6 * this.cloud.radius;
+    this.home = this.distance;
     this.yaw = -0.35;
     this.pitch = 0.18;
     this.request();
@@ -127,7 +128,7 @@ class CloudViewer {
     gl.uniformMatrix4fv(this.place("projection"), false,
       perspective(0.85, width / height, Math.max(span * 1e-4, this.distance * 0.01), span));
     gl.uniform1f(this.place("size"), this.size * ratio);
-    gl.uniform1f(this.place("reach"), this.distance);
+    gl.uniform1f(this.place("reach"), this.home);
     gl.drawArrays(gl.POINTS, 0, this.cloud.count);
   }
 
@@ -137,7 +138,7 @@ class CloudViewer {
   }
 
   pan(dx, dy) {
-    const step = this.distance * 0.9 / Math.max(1, this.canvas.clientHeight);
+    const step = this.distance * 0.9 / Math.max(1, Math.min(this.canvas.clientWidth, this.canvas.clientHeight));
     this.view();
     for (let i = 0; i < 3; i++)
       this.target[i] -= (this.axes.right[i] * dx + this.axes.down[i] * dy) * step;

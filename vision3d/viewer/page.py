@@ -52,9 +52,7 @@ def write_view(
         "images": {"left": _jpeg(result.image), "right": _jpeg(result.right)},
         "size": [result.disparity.shape[1], result.disparity.shape[0]],
         "maps": _maps(result, truth),
-        "rig": None
-        if rig is None
-        else {"fx": rig.left.fx, "baseline": rig.baseline, "doffs": rig.doffs, "unit": "m"},
+        "rig": None if rig is None else {"fx": rig.left.fx, "baseline": rig.baseline, "doffs": rig.doffs, "unit": "m"},
         "cloud": cloud_payload(_display_cloud(result), metric=rig is not None),
     }
     _write(path, payload)
