@@ -95,7 +95,7 @@ def _parse(path: Path, second: Path | None) -> Draft:
         return _parse_middlebury(Lines(path, text, "="))
     if re.search(r"^P_rect_0\d:", text, re.MULTILINE):
         return _parse_kitti_raw(Lines(path, text, ":"))
-    if re.search(r"^P\d:", text, re.MULTILINE):
+    if re.search(r"^P\d:\s*[-+.\d]", text, re.MULTILINE):
         return _parse_kitti_object(Lines(path, text, ":"))
     if re.match(r"\s*%YAML", text) or re.search(r"^\s*[A-Za-z_]\w*\s*:", text, re.MULTILINE):
         if second is None:

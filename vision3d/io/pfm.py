@@ -13,7 +13,7 @@ from vision3d.io.files import atomic_write, read_bytes
 
 _MAX_VALUES = 600_000_000
 _GAP = rb"(?:[ \t\r\n\v\f]|#[^\r\n]*[\r\n])+"
-_HEADER = re.compile(rb"(P[Ff])" + _GAP + rb"(\S+)" + _GAP + rb"(\S+)" + _GAP + rb"(\S+)(?:\r\n|[ \t\r\n])")
+_HEADER = re.compile(rb"(P[Ff])" + _GAP + rb"(\S+)" + _GAP + rb"(\S+)" + _GAP + rb"(\S+)(?=\s)")
 
 
 def read_pfm(path: str | os.PathLike[str]) -> np.ndarray:
@@ -43,13 +43,14 @@ def read_pfm(path: str | os.PathLike[str]) -> np.ndarray:
         raise DisparityError(f"{path}: the PFM header claims the absurd size {width}x{height}; the file is damaged")
     if scale == 0 or not np.isfinite(scale):
         raise DisparityError(f"{path}: the PFM scale is {scale}; a number other than 0 is expected (-1: little endian)")
-    start, expected = header.end(), width * height * channels * 4
-    if len(content) - start == expected + 1 and header.group(0).endswith(b"\r\n"):
-        start -= 1  # a lone carriage return ended the header and the first sample begins with the byte 10
-    if len(content) - start != expected:
+    # One white-space byte ends the header, or several (two-byte line end, trailing blanks); the data are what is left.
+    expected = width * height * channels * 4
+    start = len(content) - expected
+    if start <= header.end() or content[header.end() : start].strip():
+        found = max(len(content) - header.end() - 1, 0)
         raise DisparityError(
-            f"{path}: {len(content) - start} bytes of data, {expected} expected for {width}x{height}x{channels} "
-            "float32; the file is truncated or damaged, copy it again"
+            f"{path}: {found} bytes of data, {expected} expected for {width}x{height}x{channels} float32; the file is "
+            "truncated or damaged, copy it again"
         )
     values = np.frombuffer(content, dtype="<f4" if scale < 0 else ">f4", offset=start)
     shape = (height, width, 3) if channels == 3 else (height, width)
