@@ -18,17 +18,30 @@ _BEYOND = ("zeros", "unshifted")
 _TILE = 48
 
 
-def _tile_width(width: int) -> int:
+def _tile_width(width: int) -> int | None:
     """Columns of a tile: a divisor of the width near 48 where there is one (measured, docs/ops.md).
 
-    A traced graph takes a fixed tile, so that the width stays free in it.
+    None means the whole row: for short rows, and in a traced graph, where the width has to stay free.
     """
-    if torch.compiler.is_compiling():
-        return _TILE
-    if width < 64:
-        return max(width, 2)
+    if torch.compiler.is_compiling() or width < 64:
+        return None
     divisors = [tile for tile in range(32, 65) if width % tile == 0]
     return min(divisors, key=lambda tile: abs(tile - _TILE), default=_TILE)
+
+
+def _cut_rows(left: torch.Tensor, right: torch.Tensor, bins: int, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tiles of the left rows [N, H, tiles, C, tile], and what each reaches, reversed: [N, H, tiles, C, tile + bins]."""
+    width = left.shape[3]
+    tiles = (width + tile - 1) // tile
+    before = (bins + tile - 1) // tile  # tiles to the left that a tile can reach
+    left = F.pad(left, (0, tiles * tile - width)).unflatten(3, (tiles, tile)).permute(0, 2, 3, 1, 4)
+    right = F.pad(right, (before * tile, tiles * tile - width)).unflatten(3, (tiles + before, tile))
+    right = right.permute(0, 2, 3, 1, 4).flip(4)
+    pieces = [
+        right[:, :, before - step : before - step + tiles, :, : min(tile, tile + bins - step * tile)]
+        for step in range(before + 1)
+    ]
+    return left, torch.cat(pieces, dim=4)
 
 
 def banded_product(
@@ -40,33 +53,30 @@ def banded_product(
         left, right: [N, C, H, W] of one type; the sum is taken as the matrix product of that type does it.
         bins: number of shifts, d = 0 .. bins - 1.
         scale: factor of the sums.
-        tile: columns computed together, at least 2; None chooses.
+        tile: columns computed together; None means whole rows.
 
     Returns:
         [N, bins, H, W], contiguous.
     """
     number, channels, height, width = left.shape
-    tile = tile or _tile_width(width)
-    tiles = (width + tile - 1) // tile
-    before = (bins + tile - 2) // tile  # tiles to the left that a tile can reach
-    window, padded = tile + bins - 1, tiles * tile
-    left = F.pad(left, (0, padded - width)).unflatten(3, (tiles, tile)).permute(0, 2, 3, 1, 4).contiguous()
-    right = F.pad(right, (before * tile, padded - width)).unflatten(3, (tiles + before, tile))
-    right = right.permute(0, 2, 3, 1, 4).flip(4)
-    pieces = [
-        right[:, :, before - step : before - step + tiles, :, : min(tile, window - step * tile)]
-        for step in range(before + 1)
-    ]
+    if tile is None:
+        tile, tiles = width, 1
+        columns = left.permute(0, 2, 1, 3)[:, :, None]
+        reach = F.pad(right, (bins, 0)).flip(3).permute(0, 2, 1, 3)[:, :, None]
+    else:
+        columns, reach = _cut_rows(left, right, bins, tile)
+        tiles = columns.shape[2]
+    window = tile + bins
     product = torch.baddbmm(
         left.new_zeros((1, 1, 1)),
-        left.transpose(3, 4).reshape(number * height * tiles, tile, channels),
-        torch.cat(pieces, dim=4).reshape(number * height * tiles, channels, window),
+        columns.contiguous().transpose(3, 4).reshape(number * height * tiles, tile, channels),
+        reach.reshape(number * height * tiles, channels, window),
         beta=0,
         alpha=scale,
     )  # entry (i, m) of a tile is the shift d = m - (tile - 1 - i)
     flat = product.reshape(number, height, tiles, tile * window)
     skewed = flat[..., tile - 1 : tile - 1 + tile * (window - 1)].unflatten(3, (tile, window - 1))[..., :bins]
-    planes = skewed.permute(0, 4, 1, 2, 3).reshape(number, bins, height, padded)
+    planes = skewed.permute(0, 4, 1, 2, 3).reshape(number, bins, height, tiles * tile)
     return planes[..., :width].contiguous()
 
 
@@ -79,6 +89,50 @@ def _repeat_unshifted(volume: torch.Tensor) -> torch.Tensor:
     if bins <= width or width == 0:
         return volume
     return torch.cat([volume[:, :width], volume[:, :1].expand(-1, bins - width, -1, -1)], dim=1)
+
+
+def _tiled_product(left: torch.Tensor, right: torch.Tensor, radius: int, stride: int, scale: float) -> torch.Tensor:
+    """Square tiles of the left map times the squares of the right map that they reach: [B, (2r + 1)^2, H, W]."""
+    batch, channels, height, width = left.shape
+    reach = radius * stride
+    tile = 8 if reach <= 8 else 16
+    window, bins = tile + 2 * reach, 2 * reach + 1
+    rows, columns = (height + tile - 1) // tile, (width + tile - 1) // tile
+    below, beside = rows * tile - height, columns * tile - width
+    left = F.pad(left, (0, beside, 0, below)).unflatten(3, (columns, tile)).unflatten(2, (rows, tile))
+    left = left.permute(0, 2, 4, 3, 5, 1)  # [B, rows, columns, tile, tile, C]
+    right = F.pad(right, (reach, reach + beside, reach, reach + below))
+    right = right.unfold(2, window, tile).unfold(3, window, tile).permute(0, 2, 3, 1, 4, 5).flip((4, 5))
+    product = torch.baddbmm(
+        left.new_zeros((1, 1, 1)),
+        left.reshape(batch * rows * columns, tile * tile, channels),
+        right.reshape(batch * rows * columns, channels, window * window),
+        beta=0,
+        alpha=scale,
+    ).reshape(batch, rows, columns, tile, tile, window, window)
+    # as in the banded product, along the rows and along the columns; the displacements come out in descending order
+    band, first = tile * (window - 1), tile - 1
+    skewed = product.transpose(4, 5).reshape(batch, rows, columns, tile * window, tile * window)
+    skewed = skewed[..., first : first + band, first : first + band]
+    skewed = skewed.unflatten(4, (tile, window - 1)).unflatten(3, (tile, window - 1))
+    skewed = skewed[:, :, :, :, :bins:stride, :, :bins:stride].permute(0, 4, 6, 1, 3, 2, 5)
+    planes = skewed.reshape(batch, (2 * radius + 1) ** 2, rows * tile, columns * tile)
+    return planes[:, :, :height, :width].flip(1)
+
+
+def _row_products(left: torch.Tensor, right: torch.Tensor, radius: int, stride: int, scale: float) -> torch.Tensor:
+    """The same as ``_tiled_product``, one band a row displacement: slower, but every size stays free in a graph."""
+    height, width = left.shape[2:]
+    reach = radius * stride
+    # `reach` columns more on the left than on the right row make the two-sided search a one-sided one, descending
+    left = F.pad(left, (2 * reach, 0))
+    right = F.pad(right, (reach, reach, reach, reach))
+    planes = []
+    for step in range(2 * radius + 1):
+        row = right[:, :, step * stride : step * stride + height]
+        band = banded_product(left, row, 2 * reach + 1, scale)
+        planes.append(band[:, ::stride, :, 2 * reach : 2 * reach + width].flip(1))
+    return torch.cat(planes, dim=1)
 
 
 def correlation_1d(
@@ -111,37 +165,9 @@ def correlation_1d(
     check_choice("correlation_1d", "beyond_width", beyond_width, _BEYOND)
     dtype = dtype or torch.promote_types(left.dtype, right.dtype)
     with without_autocast(left):
-        volume = banded_product(left.to(dtype), right.to(dtype), max_disparity, 1.0 / max(left.shape[1], 1))
+        scale, tile = 1.0 / max(left.shape[1], 1), _tile_width(left.shape[3])
+        volume = banded_product(left.to(dtype), right.to(dtype), max_disparity, scale, tile)
     return _repeat_unshifted(volume) if beyond_width == "unshifted" else volume
-
-
-def _tiled_product(left: torch.Tensor, right: torch.Tensor, radius: int, stride: int, scale: float) -> torch.Tensor:
-    """Square tiles of the left map times the squares of the right map that they reach: [B, (2r + 1)^2, H, W]."""
-    batch, channels, height, width = left.shape
-    reach = radius * stride
-    tile = 8 if reach <= 8 else 16
-    window, bins = tile + 2 * reach, 2 * reach + 1
-    below, beside = -height % tile, -width % tile
-    rows, columns = (height + below) // tile, (width + beside) // tile
-    left = F.pad(left, (0, beside, 0, below)).unflatten(3, (columns, tile)).unflatten(2, (rows, tile))
-    left = left.permute(0, 2, 4, 3, 5, 1)  # [B, rows, columns, tile, tile, C]
-    right = F.pad(right, (reach, reach + beside, reach, reach + below))
-    right = right.unfold(2, window, tile).unfold(3, window, tile).permute(0, 2, 3, 1, 4, 5).flip((4, 5))
-    product = torch.baddbmm(
-        left.new_zeros((1, 1, 1)),
-        left.reshape(batch * rows * columns, tile * tile, channels),
-        right.reshape(batch * rows * columns, channels, window * window),
-        beta=0,
-        alpha=scale,
-    ).reshape(batch, rows, columns, tile, tile, window, window)
-    # as in the banded product, along the rows and along the columns; the displacements come out in descending order
-    band, first = tile * (window - 1), tile - 1
-    skewed = product.transpose(4, 5).reshape(batch, rows, columns, tile * window, tile * window)
-    skewed = skewed[..., first : first + band, first : first + band]
-    skewed = skewed.unflatten(4, (tile, window - 1)).unflatten(3, (tile, window - 1))
-    skewed = skewed[:, :, :, :, :bins:stride, :, :bins:stride].permute(0, 4, 6, 1, 3, 2, 5)
-    planes = skewed.reshape(batch, (2 * radius + 1) ** 2, rows * tile, columns * tile)
-    return planes[:, :, :height, :width].flip(1)
 
 
 def correlation_2d(
@@ -175,4 +201,5 @@ def correlation_2d(
     dtype = dtype or torch.promote_types(left.dtype, right.dtype)
     radius = max_displacement // stride
     with without_autocast(left):
-        return _tiled_product(left.to(dtype), right.to(dtype), radius, stride, 1.0 / max(left.shape[1], 1))
+        product = _row_products if torch.compiler.is_compiling() else _tiled_product
+        return product(left.to(dtype), right.to(dtype), radius, stride, 1.0 / max(left.shape[1], 1))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from vision3d.errors import InputError
 from vision3d.ops._checks import check_pair, check_positive, shape_text, without_autocast
-from vision3d.ops.correlation import banded_product
+from vision3d.ops.correlation import _tile_width, banded_product
 
 
 def groupwise_correlation(
@@ -55,7 +55,8 @@ def groupwise_correlation(
         second = right.to(dtype).reshape(batch * groups, size, height, width)
         if normalize:
             first, second = F.normalize(first, dim=1), F.normalize(second, dim=1)
-        volume = banded_product(first, second, max_disparity, 1.0 if normalize else 1.0 / size)
+        scale = 1.0 if normalize else 1.0 / size
+        volume = banded_product(first, second, max_disparity, scale, _tile_width(width))
     return volume.reshape(batch, groups, max_disparity, height, width)
 
 

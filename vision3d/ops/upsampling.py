@@ -63,13 +63,11 @@ def convex_upsample(
         )
     dtype = at_least_float32(torch.promote_types(disparity.dtype, weights.dtype))
     with without_autocast(disparity):
-        neighbours = _neighbours(disparity.to(dtype) * (factor if scale else 1), padding)[:, :, None, :, None, :]
-        blocks: torch.Tensor
-        if tuple(weights.shape) == coarse:  # to [B, 9, f (i), H, f (j), W]
-            blocks = weights.to(dtype).reshape(batch, 9, factor, factor, height, width).permute(0, 1, 2, 4, 3, 5)
-        else:
-            blocks = weights.to(dtype).reshape(batch, 9, height, factor, width, factor).permute(0, 1, 3, 2, 5, 4)
-        if not normalized:
-            blocks = torch.softmax(blocks, dim=1)
-        mixed = (blocks * neighbours).sum(dim=1)  # [B, f (i), H, f (j), W]
-        return mixed.permute(0, 2, 1, 4, 3).reshape(batch, 1, factor * height, factor * width)
+        neighbours = _neighbours(disparity.to(dtype) * (factor if scale else 1), padding)
+        if tuple(weights.shape) == coarse:
+            shares = weights.to(dtype).reshape(batch, 9, factor * factor, height, width)
+            mixed = ((shares if normalized else torch.softmax(shares, dim=1)) * neighbours[:, :, None]).sum(dim=1)
+            return F.pixel_shuffle(mixed, factor)
+        shares = weights.to(dtype).reshape(batch, 9, height, factor, width, factor)
+        mixed = ((shares if normalized else torch.softmax(shares, dim=1)) * neighbours[:, :, :, None, :, None]).sum(dim=1)
+        return mixed.reshape(batch, 1, factor * height, factor * width)
