@@ -188,7 +188,7 @@ class StereoBatch:
 
         def images(arrays: list[np.ndarray]) -> torch.Tensor:
             stacked = torch.from_numpy(np.stack(arrays))
-            return stacked.permute(0, 3, 1, 2).float().div_(255.0).contiguous()
+            return stacked.permute(0, 3, 1, 2).contiguous().float().div_(255.0)
 
         disparities = [sample.disparity for sample in samples if sample.disparity is not None]
         return StereoBatch(

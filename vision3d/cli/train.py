@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vision3d.training.config import load_config
     from vision3d.training.runner import train
 
+    with contextlib.suppress(ImportError):  # reported by train(); its import sets the level that is lowered here
+        import lightning.pytorch  # noqa: F401
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     package = logging.getLogger("vision3d")

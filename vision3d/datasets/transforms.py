@@ -12,11 +12,9 @@ from vision3d.errors import InputError
 from vision3d.types import StereoSample
 
 _MAPS = ("left", "right", "disparity", "occlusion", "right_disparity", "normals")
-_LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-_PCA_VALUES = np.array([0.2175, 0.0188, 0.0045], dtype=np.float32)
-_PCA_VECTORS = np.array(
-    [[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]], dtype=np.float32
-)
+_LUMA = np.array([0.299, 0.587, 0.114])
+_PCA_VALUES = np.array([0.2175, 0.0188, 0.0045])
+_PCA_VECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
 
 
 def crop(sample: StereoSample, top: int, left: int, height: int, width: int) -> StereoSample:
@@ -84,17 +82,21 @@ def published_color(image: np.ndarray, generator: np.random.Generator) -> np.nda
     Returns:
         [H, W, 3] uint8 RGB.
     """
-    pixels = image.astype(np.float32) / 255
+    import cv2
+
+    # Each operation is affine in the colours, so the whole chain is one matrix [3, 4] that needs only the mean colour.
+    matrix, offset = np.eye(3), np.zeros(3)
+    mean = np.array(cv2.mean(image)[:3])
     for kind in generator.permutation(3):
-        keep = np.float32(1 - generator.uniform(0, 0.4))
-        if kind == 0:
-            pixels *= keep
+        keep = 1 - generator.uniform(0, 0.4)
+        if kind == 2:
+            mixing = keep * np.eye(3) + (1 - keep) * _LUMA  # every row of the second part is the luma
+            matrix, offset = mixing @ matrix, mixing @ offset
         else:
-            grey = (pixels @ _LUMA)[..., None]
-            pixels = keep * pixels + (1 - keep) * (grey.mean() if kind == 1 else grey)
-    strength = generator.normal(0, 0.1, size=3).astype(np.float32)
-    pixels += _PCA_VECTORS @ (strength * _PCA_VALUES)
-    return (np.clip(pixels, 0, 1) * 255 + 0.5).astype(np.uint8)
+            grey = _LUMA @ (matrix @ mean + offset) if kind == 1 else 0.0
+            matrix, offset = keep * matrix, keep * offset + (1 - keep) * grey
+    offset = offset + 255 * (_PCA_VECTORS @ (generator.normal(0, 0.1, size=3) * _PCA_VALUES))
+    return cv2.transform(image, np.column_stack([matrix, offset]))
 
 
 def published_colors(sample: StereoSample, generator: np.random.Generator) -> StereoSample:

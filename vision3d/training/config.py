@@ -27,7 +27,7 @@ class ModelConfig:
 class SourceConfig:
     """One data set: its kind, folder, further arguments of its reader, and how often each pair counts in an epoch."""
 
-    kind: Literal["pool", "sceneflow", "kitti2012", "kitti2015", "middlebury", "eth3d", "folder", "synthetic"]
+    kind: Literal["pool", "sceneflow", "kitti2012", "kitti2015", "folder", "synthetic"]
     root: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     repeat: int = 1

@@ -65,9 +65,8 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
     task = StereoTask(config, rounds, steps_per_epoch)
     trainer = _make_trainer(config, folder, total)
     _attach_loaders(task, pairs)
-    if checkpoint is not None:
-        logger.info("resuming from %s", checkpoint)
-    logger.info("%s: %d steps into %s", config.model.name, total, folder)
+    if trainer.is_global_zero:
+        logger.info("%s: %d steps into %s, from %s", config.model.name, total, folder, checkpoint or "the start")
     try:
         trainer.fit(task, ckpt_path=checkpoint, weights_only=True)
     except (KeyError, RuntimeError) as error:

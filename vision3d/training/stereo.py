@@ -211,5 +211,5 @@ class StereoTask(LightningModule):
             self.previews.append((batch, prediction))
 
     def on_validation_epoch_end(self) -> None:
-        sums = self.all_gather(self._sums.to(torch.float64)) if self.trainer.world_size > 1 else self._sums
-        self.validation_metrics = metrics_from_sums(sums.reshape(-1, 6).sum(0))
+        sums = self.trainer.strategy.reduce(self._sums.to(self.device), reduce_op="sum")
+        self.validation_metrics = metrics_from_sums(sums)
