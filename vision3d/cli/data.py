@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,13 +24,26 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     synthesize = actions.add_parser(
         "synthesize",
         help="write synthetic stereo scenes with exact disparity",
-        description="Write synthetic stereo scenes with exact disparity, in the folder layout of SceneFlow.",
+        description="Write synthetic stereo scenes with exact disparity. A seed and a size always give the same scene.",
     )
     synthesize.add_argument("out", type=Path, metavar="OUT", help="the folder to write")
     synthesize.add_argument("--scenes", type=positive, default=100, metavar="N", help="how many (default 100)")
     synthesize.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first scene (default 0)")
     synthesize.add_argument("--size", type=image_size, default=(540, 960), metavar="HxW", help="default 540x960")
-    synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="default TRAIN")
+    synthesize.add_argument(
+        "--layout",
+        choices=["sceneflow", "pool"],
+        default="sceneflow",
+        help="sceneflow: folders of PNG and PFM (default); pool: memory-mapped arrays, faster to train from",
+    )
+    synthesize.add_argument(
+        "--rectification-error",
+        type=float,
+        default=0.0,
+        metavar="PX",
+        help="largest vertical misalignment of the right view (default 0)",
+    )
+    synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="of sceneflow (default TRAIN)")
     synthesize.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     synthesize.set_defaults(run=run_synthesize)
 
@@ -55,30 +68,35 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
     """Make the scenes and write them."""
     from rich.progress import track
 
+    from vision3d.datasets.cache import write_pool
     from vision3d.datasets.sceneflow import write_sceneflow_tree
+    from vision3d.datasets.synthetic import SceneOptions, make_scene
     from vision3d.io.files import ensure_folder
 
     ensure_folder(arguments.out)
+    height, width = arguments.size
+    options = SceneOptions(rectification_error=arguments.rectification_error)
+    make = partial(make_scene, height=height, width=width, options=options)
+    seeds = range(arguments.seed, arguments.seed + arguments.scenes)
     samples = track(
-        _scenes(arguments.seed, arguments.scenes, arguments.size, arguments.workers),
+        _samples(make, seeds, arguments.workers),
         total=arguments.scenes,
         description="scenes",
         console=console(stderr=True),
     )
-    write_sceneflow_tree(arguments.out, samples, arguments.split)
+    if arguments.layout == "pool":
+        write_pool(arguments.out, samples)
+    else:
+        write_sceneflow_tree(arguments.out, samples, arguments.split)
     print(f"{arguments.scenes} scenes in {arguments.out}")
     return 0
 
 
-def _scenes(seed: int, count: int, size: tuple[int, int], workers: int) -> Iterator[StereoSample]:
-    """The scenes of the seeds ``seed`` ... ``seed + count - 1``; the number of processes does not change them."""
-    from vision3d.datasets.synthetic import make_scene
-
-    make = partial(make_scene, height=size[0], width=size[1])
-    seeds = range(seed, seed + count)
+def _samples(make: Callable[[int], StereoSample], seeds: Sequence[int], workers: int) -> Iterator[StereoSample]:
+    """The scene of each seed; the number of processes does not change them."""
     if workers == 1:
         yield from map(make, seeds)
         return
     with ProcessPoolExecutor(workers) as pool:
-        for start in range(0, count, 4 * workers):  # a few at a time, so that finished scenes do not fill the memory
+        for start in range(0, len(seeds), 4 * workers):  # so that scenes that wait to be written do not fill the memory
             yield from pool.map(make, seeds[start : start + 4 * workers])
