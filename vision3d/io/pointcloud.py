@@ -239,7 +239,7 @@ def _read_glb(path: str | os.PathLike[str], content: bytes) -> PointCloud:
 
     try:
         scene = trimesh.load_scene(io.BytesIO(content), file_type="glb")
-    except (ValueError, KeyError, IndexError, TypeError, EOFError, OSError, AttributeError, struct.error) as error:
+    except (ValueError, LookupError, TypeError, EOFError, OSError, AttributeError, RuntimeError, struct.error) as error:
         raise FileFormatError(f"{path}: not a GLB file, or truncated ({error}); write it again") from error
     points, colors = [], []
     for node in scene.graph.nodes_geometry:
