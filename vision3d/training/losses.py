@@ -116,21 +116,30 @@ class MultiScaleSmoothL1:
         return errors.sum() / valid.sum().clamp(min=1)
 
 
+_FAR_SLOPE = 0.05  # slope of CostVolumeLoss beyond its reach
+
+
 class CostVolumeLoss:
     """Loss of networks that score disparity bins and refine the best one (CoVoNet).
 
     ``classification * cross_entropy(logits, truth) + first * smooth_l1(stage 1) + smooth_l1(stage 2)`` over the valid
     pixels; each stage's first map has full size. The target of the cross-entropy is the truth at the centre of each
     coarse cell, shared linearly between the two bins beside it, so that the scores stay one-peaked at depth edges.
+    An answer taken around a wrong bin cannot be mended by regression, so errors beyond ``reach`` weigh little there and
+    are left to the cross-entropy.
 
     Args:
         classification: weight of the cross-entropy.
         first: weight of the unrefined map.
         max_disparity: truth at or above it is left out.
+        reach: error in pixels beyond which the smooth L1 loss is almost flat.
     """
 
-    def __init__(self, classification: float = 0.5, first: float = 0.5, max_disparity: float = 192.0) -> None:
-        self.classification, self.first, self.max_disparity = classification, first, float(max_disparity)
+    def __init__(
+        self, classification: float = 3.0, first: float = 0.5, max_disparity: float = 192.0, reach: float = 8.0
+    ) -> None:
+        self.classification, self.first = classification, first
+        self.max_disparity, self.reach = float(max_disparity), float(reach)
 
     def __call__(self, output: StereoOutput, batch: StereoBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the total and its three parts.
@@ -151,7 +160,9 @@ class CostVolumeLoss:
 
     def _smooth_l1(self, prediction: Tensor, truth: Tensor) -> Tensor:
         valid = self._valid(truth)
-        return F.smooth_l1_loss(prediction[valid], truth[valid], reduction="sum") / valid.sum().clamp(min=1)
+        errors = F.smooth_l1_loss(prediction, torch.where(valid, truth, prediction.detach()), reduction="none")
+        beyond = (errors - self.reach).clamp(min=0)
+        return (errors - (1 - _FAR_SLOPE) * beyond).sum() / valid.sum().clamp(min=1)
 
     def _cross_entropy(self, logits: Tensor, truth: Tensor) -> Tensor:
         cell = truth.shape[-1] // logits.shape[-1]

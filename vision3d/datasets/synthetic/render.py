@@ -92,7 +92,8 @@ def render_view(
     Args:
         layers: painted in this order; the one with the largest disparity wins each pixel.
         right_view: False for the left view.
-        row_offset, row_tilt: rectification error: pixel (x, y) shows row ``y + row_offset + row_tilt * (x - width / 2)``.
+        row_offset, row_tilt: rectification error: pixel (x, y) shows row
+            ``y + row_offset + row_tilt * (x - width / 2)``.
 
     Returns:
         Colour [H, W, 3] float32 in 0..255, and disparity [H, W] float32 of this view's own pixels.

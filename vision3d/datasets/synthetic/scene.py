@@ -131,8 +131,8 @@ def make_scene(seed: int, height: int = 256, width: int = 512, options: SceneOpt
         options: what scenes look like.
 
     Returns:
-        Sample with exact sub-pixel ``disparity`` (also in occluded pixels), ``occlusion`` (hidden in, or outside of, the
-        right view) and ``right_disparity``.
+        Sample with exact sub-pixel ``disparity`` (also in occluded pixels), ``occlusion`` (hidden in, or outside
+        of, the right view) and ``right_disparity``.
 
     Raises:
         InputError: the size is too small.

@@ -73,7 +73,7 @@ def _bars(rng: np.random.Generator, mask: np.ndarray) -> None:
     thickness = float(rng.uniform(1.2, 7.0))
     if kind < 0.3:  # spokes
         angles = np.arange(int(rng.integers(3, 14))) * np.pi / max(int(rng.integers(3, 14)), 3) + rng.uniform(0, 3)
-        offsets = np.zeros(len(angles))
+        offsets: np.ndarray = np.zeros(len(angles))
     else:  # parallel bars, one direction or two
         count = int(rng.integers(1, 9))
         first = float(rng.choice([0.0, np.pi / 2, rng.uniform(0, np.pi)], p=[0.25, 0.4, 0.35]))

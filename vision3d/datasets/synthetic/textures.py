@@ -129,7 +129,8 @@ def _cells(rng: np.random.Generator) -> np.ndarray:
 
 
 _PATTERNS: tuple[tuple[Pattern, float], ...] = (
-    (_noise, 0.26), (_weak, 0.16), (_stripes, 0.1), (_tiles, 0.12), (_checker, 0.04), (_dots, 0.1), (_strokes, 0.12), (_cells, 0.1),
+    (_noise, 0.26), (_weak, 0.16), (_stripes, 0.1), (_tiles, 0.12), (_checker, 0.04), (_dots, 0.1), (_strokes, 0.12),
+    (_cells, 0.1),
 )  # fmt: skip
 
 
