@@ -18,8 +18,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def run(*command: str | Path, folder: Path, path: Path | None = None) -> str:
-    """Run outside of the checkout; ``path`` is the only entry of PYTHONPATH."""
+def run(*command: str | Path, folder: Path, path: Path | None = None, codes: tuple[int, ...] = (0,)) -> str:
+    """Run outside of the checkout; ``path`` is the only entry of PYTHONPATH; ``codes`` are the allowed exit codes."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["OMP_NUM_THREADS"] = "1"
     if path is not None:
@@ -27,7 +27,7 @@ def run(*command: str | Path, folder: Path, path: Path | None = None) -> str:
     result = subprocess.run(
         [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert result.returncode == 0, result.stderr + result.stdout
+    assert result.returncode in codes, result.stderr + result.stdout
     return result.stdout
 
 
@@ -73,7 +73,8 @@ def test_the_installed_command_finds_its_data(installed: Path, tmp_path: Path) -
     assert (installed / "bin" / "vision3d").is_file()
     cards = json.loads(run(*python, "models", "--json", folder=tmp_path, path=installed))["models"]
     assert [card["name"] for card in cards] == vision3d.list_models()
-    report = json.loads(run(*python, "doctor", "--json", folder=tmp_path, path=installed))
+    # 1: this environment has a problem of its own; here only the package data count.
+    report = json.loads(run(*python, "doctor", "--json", folder=tmp_path, path=installed, codes=(0, 1)))
     assert all(folder.startswith(str(installed)) for folder in report["data"]["folders"].values())
     assert set(report["data"]["weights"].values()) <= {"ok"}
     assert len(report["data"]["weights"]) == sum(len(card["weights"]) for card in cards)
