@@ -254,6 +254,7 @@ def test_illegal_arguments(tmp_path: Path) -> None:
         read_calibration(path, units="cm")
     with pytest.raises(InputError):
         read_calibration((path, path, path))
+    assert "only YAML" in failure((path, path))
 
 
 @pytest.mark.real

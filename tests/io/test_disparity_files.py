@@ -146,6 +146,16 @@ def test_absurd_numpy_header(tmp_path: Path) -> None:
             read_disparity(tmp_path / "a.npy")
 
 
+def test_damaged_numpy_header(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", MAP)
+    content = (tmp_path / "a.npy").read_bytes()
+    for old, new in ((b"(2, 3)", b"(2, 3 "), (b"{", b" "), (b"descr", b"de\ncr"), (b"<f4", b"<q9")):
+        (tmp_path / "a.npy").write_bytes(content.replace(old, new, 1))
+        with pytest.raises(DisparityError) as caught:
+            read_disparity(tmp_path / "a.npy")
+        assert "\n" not in str(caught.value)
+
+
 def test_pictures_that_are_no_maps(tmp_path: Path) -> None:
     color = np.zeros((4, 4, 3), dtype=np.uint8)
     for name in ("a.png", "a.jpg"):

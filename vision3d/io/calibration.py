@@ -89,6 +89,9 @@ def write_calibration(path: PathLike, rig: StereoRig) -> None:
 def _parse(path: Path, second: Path | None) -> Draft:
     """Detect the format from the content and read it."""
     text = _text(path)
+    yaml_text = re.match(r"\s*%YAML", text) or re.search(r"^(camera_matrix|projection_matrix|M1|K1)\s*:", text, re.M)
+    if second is not None and not yaml_text:
+        raise CalibrationError(f"{path}: only YAML calibrations come as two files; give this one alone")
     if re.match(r"\s*\{", text):
         return _parse_json(path, text)
     if re.search(r"^\s*(cam[01]|baseline|doffs)\s*=", text, re.MULTILINE):

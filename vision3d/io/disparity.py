@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -226,8 +227,9 @@ def _check_npy_header(path: str | os.PathLike[str], file: Any) -> int:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
-    except (ValueError, EOFError, SyntaxError, TypeError) as problem:
-        raise DisparityError(f"{path}: not a NumPy array ({problem}); write it with numpy.save") from problem
+    except (ValueError, EOFError, SyntaxError, TypeError, LookupError, tokenize.TokenError) as problem:
+        reason = " ".join(str(problem).split())
+        raise DisparityError(f"{path}: not a NumPy array ({reason}); write it with numpy.save") from problem
     count = int(np.prod(shape, dtype=object)) if shape else 1
     if dtype.kind not in "fiu" or not 0 <= count <= _MAX_VALUES:
         raise DisparityError(f"{path}: an array of {dtype} and shape {shape} is no disparity map; real HxW is expected")
