@@ -47,7 +47,7 @@ def test_both_views_agree_on_the_disparity(seed: int) -> None:
     assert scene.occlusion is not None
     seen_right = _warp(scene.right_disparity, scene.disparity, cv2.INTER_NEAREST)
     difference = np.abs(seen_right - scene.disparity)[~scene.occlusion]
-    # The nearest right pixel may lie beyond a depth edge, less than one pixel away; elsewhere both views see one surface.
+    # The nearest right pixel may lie beyond a depth edge; elsewhere both views see one surface.
     assert (difference < 0.5).mean() > 0.97
     assert np.median(difference) < 0.05
 
@@ -123,6 +123,12 @@ def test_scenes_are_finite_positive_and_varied() -> None:
         largest.append(scene.disparity.max())
     assert min(largest) < 12
     assert max(largest) > 50
+
+
+def test_points_far_outside_an_object_stay_finite() -> None:
+    bulge = Surface(30.0, 0.3, 0.0, bulge=(-0.01, 60.0, 30.0, 0.5))
+    x, y = np.meshgrid(np.linspace(-2000, 2000, 4001), np.linspace(0, 60, 5))
+    assert np.isfinite(bulge.left_x(x, y)).all()
 
 
 def test_photometric_change_is_independent_and_keeps_the_geometry() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _NEWTON_STEPS = 4
-_MAX_SLOPE = 0.6  # |dd/dx| stays below this, so that a surface never folds over in the right view
+_MAX_SLOPE = 0.6  # dd/dx of an object stays below this, so that it never folds over in the right view
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Surface:
         if not self.waves and self.bulge is None:
             return x
         for _ in range(_NEWTON_STEPS):
-            x = x - (x - self.disparity(x, y) - right_x) / (1.0 - self.slope(x, y))
+            # The bound keeps points far outside the object finite; no object has such a slope.
+            x = x - (x - self.disparity(x, y) - right_x) / (1.0 - np.minimum(self.slope(x, y), _MAX_SLOPE))
         return x
 
 

@@ -218,8 +218,8 @@ class CoVoNet(nn.Module):
 
         Returns:
             ``pyramid``: the refined map at 1/1 and the first estimate at 1/4, both in full-resolution pixels. In
-            training mode ``stages`` holds the first estimate enlarged to 1/1 and the refined map, and ``auxiliary["logits"]``
-            the [B, D/4, H/4, W/4] scores of the bins.
+            training mode ``stages`` holds the first estimate enlarged to 1/1 and the refined map, and
+            ``auxiliary["logits"]`` the [B, D/4, H/4, W/4] scores of the bins.
 
         Raises:
             InputError: sizes that differ or are no multiples of 16.
