@@ -135,7 +135,8 @@ def _correlations() -> Iterator[Case]:
     from vision3d.ops import reference
     from vision3d.ops.correlation import banded_product
 
-    for b, c, h, w, d in ((1, 32, 136, 240, 48), (1, 128, 68, 120, 40), (4, 48, 48, 96, 48)):
+    shapes = ((1, 32, 136, 240, 48, None), (1, 128, 68, 120, 40, 40), (4, 48, 48, 96, 48, 48))
+    for b, c, h, w, d, tile in shapes:
         for dtype in (torch.float32, torch.bfloat16):
             yield Case(
                 "correlation_1d",
@@ -144,7 +145,10 @@ def _correlations() -> Iterator[Case]:
                 lambda left, right, d=d: reference.correlation_1d(left, right, d),
                 {
                     "default": lambda left, right, d=d: ops.correlation_1d(left, right, d),
-                    "whole rows": lambda left, right, d=d, c=c: banded_product(left, right, d, 1 / c),
+                    # the form that the default does not take at this width
+                    f"tiles of {tile}" if tile else "whole rows": lambda left, right, d=d, c=c, tile=tile: (
+                        banded_product(left, right, d, 1 / c, tile)
+                    ),
                 },
             )
     yield Case(

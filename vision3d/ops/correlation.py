@@ -18,12 +18,12 @@ _BEYOND = ("zeros", "unshifted")
 _TILE = 48
 
 
-def _tile_width(width: int) -> int | None:
+def _tile_width(width: int, short: int = 128) -> int | None:
     """Columns of a tile: a divisor of the width near 48 where there is one (measured, docs/ops.md).
 
-    None means the whole row: for short rows, and in a traced graph, where the width has to stay free.
+    None means the whole row: for rows below ``short`` columns, and in a traced graph, where the width has to stay free.
     """
-    if torch.compiler.is_compiling() or width < 64:
+    if torch.compiler.is_compiling() or width < short:
         return None
     divisors = [tile for tile in range(32, 65) if width % tile == 0]
     return min(divisors, key=lambda tile: abs(tile - _TILE), default=_TILE)

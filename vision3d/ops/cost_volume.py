@@ -56,7 +56,7 @@ def groupwise_correlation(
         if normalize:
             first, second = F.normalize(first, dim=1), F.normalize(second, dim=1)
         scale = 1.0 if normalize else 1.0 / size
-        volume = banded_product(first, second, max_disparity, scale, _tile_width(width))
+        volume = banded_product(first, second, max_disparity, scale, _tile_width(width, short=64))
     return volume.reshape(batch, groups, max_disparity, height, width)
 
 

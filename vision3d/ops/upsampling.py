@@ -69,5 +69,7 @@ def convex_upsample(
             mixed = ((shares if normalized else torch.softmax(shares, dim=1)) * neighbours[:, :, None]).sum(dim=1)
             return F.pixel_shuffle(mixed, factor)
         shares = weights.to(dtype).reshape(batch, 9, height, factor, width, factor)
-        mixed = ((shares if normalized else torch.softmax(shares, dim=1)) * neighbours[:, :, :, None, :, None]).sum(dim=1)
+        mixed = ((shares if normalized else torch.softmax(shares, dim=1)) * neighbours[:, :, :, None, :, None]).sum(
+            dim=1
+        )
         return mixed.reshape(batch, 1, factor * height, factor * width)
