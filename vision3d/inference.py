@@ -20,7 +20,7 @@ from vision3d.types import StereoOutput
 
 DEFAULT_SIZE_MULTIPLE = 64  # for modules that are not of the zoo
 DEFAULT_MAX_DISPARITY = 192
-DEFAULT_BYTES_PER_PIXEL = 1200.0  # peak memory of a pass a padded pixel, without the weights
+DEFAULT_BYTES_PER_PIXEL = 1500.0  # peak memory of a pass a padded pixel, without the weights
 _QUICK_SIDE = 320  # longer side of the quick pass of scale="auto", pixels
 _MIN_SCALE = 1e-3
 
@@ -168,12 +168,12 @@ def automatic_scale(
     scale = 1.0
     if found.size:
         reach = 1.1 * float(np.percentile(found, 99)) * width / small[0].shape[1]
-        scale = min(1.0, max_disparity(model) / max(reach, 1e-6))
+        scale = max(quick, min(1.0, max_disparity(model) / max(reach, 1e-6)))
     free = available_memory(device)
     if free is not None:
-        while scale > quick and estimate_memory(model, *scaled_size(width, height, scale)) > 0.8 * free:
+        while scale > _MIN_SCALE and estimate_memory(model, *scaled_size(width, height, scale)) > 0.8 * free:
             scale *= 0.8
-    return max(quick, scale)
+    return scale
 
 
 def run_network(

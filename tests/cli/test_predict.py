@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands predict, demo, view and cloud."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from matcher import Matcher
+
+from vision3d.cli.main import main
+from vision3d.errors import FileFormatError, InputError
+from vision3d.io.disparity import read_disparity, write_disparity
+from vision3d.io.pairs import find_pairs, name_pairs
+from vision3d.io.pointcloud import read_pointcloud
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CALIBRATION = "300 0 80 0 300 60 0 0 1\n0.1\n"
+
+
+@pytest.fixture(autouse=True)
+def _matcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The semi-global matcher takes the place of every network of the zoo."""
+    monkeypatch.setattr("vision3d.inference.cached_model", lambda name: Matcher(32))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    for index, name in enumerate(("one", "two", "three")):
+        noise = np.random.default_rng(index).integers(0, 255, (40, 60, 3), dtype=np.uint8)
+        wide = cv2.resize(noise, (200, 120), interpolation=cv2.INTER_CUBIC)
+        for side, start in (("left", 10), ("right", 18)):
+            (folder / side).mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(folder / side / f"{name}.png"), wide[:, start : start + 160])
+    (folder / "calib.txt").write_text(CALIBRATION, encoding="ascii")
+    return folder
+
+
+def test_one_pair_and_one_json_object(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    code = main(["predict", *images, "--calib", str(pair / "calib.txt"), "--out", str(out), "--json"])
+    captured = capsys.readouterr()
+    assert code == 0
+    report = json.loads(captured.out)
+    assert report["disparity"]["median"] == pytest.approx(8, abs=0.2)
+    assert report["depth"]["median"] == pytest.approx(30 / 8, rel=0.03)
+    assert report["model"] == "covonet"
+    assert set(report["output"]) == {path.name for path in out.iterdir()}
+    assert "view.html" in captured.err
+
+
+def test_options_reach_the_result(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    options = ["--scale", "0.5", "--no-confidence", "--no-view", "--cloud-format", "pcd", "--max-depth", "0.1"]
+    assert main(["predict", *images, "--calib", str(pair / "calib.txt"), "--out", str(out), "--json", *options]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["scale"] == 0.5
+    assert report["confidence_mean"] is None
+    assert "no point passed" in report["warnings"][0]
+    assert not {"view.html", "confidence.png", "cloud.ply"} & {path.name for path in out.iterdir()}
+
+
+def test_folders_make_a_folder_a_pair(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["predict", str(pair / "left"), str(pair / "right"), "--out", str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert sorted(path.name for path in out.iterdir()) == ["one", "three", "two"]
+    assert len(report["pairs"]) == 3
+    assert (out / "two" / "disparity.pfm").is_file()
+
+
+def test_a_bad_pair_among_many_is_told_and_the_rest_is_done(
+    pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pair / "right" / "three.png").write_bytes(b"broken")
+    out = tmp_path / "out"
+    assert main(["predict", str(pair / "left"), str(pair / "right"), "--out", str(out), "--json"]) == 2
+    captured = capsys.readouterr()
+    assert sum("error" in entry for entry in json.loads(captured.out)["pairs"]) == 1
+    assert "three.png" in captured.err
+    assert sorted(path.name for path in out.iterdir()) == ["one", "two"]
+
+
+def test_list_file(pair: Path, tmp_path: Path) -> None:
+    (pair / "pairs.txt").write_text(
+        "# left right\nleft/one.png right/one.png\n\n'left/two.png' right/two.png\n", encoding="utf-8"
+    )
+    assert main(["predict", "--list", str(pair / "pairs.txt"), "--out", str(tmp_path / "out"), "--no-view"]) == 0
+    assert (tmp_path / "out" / "two" / "report.json").is_file()
+
+
+def test_partnerless_image_is_named(pair: Path) -> None:
+    (pair / "right" / "one.png").unlink()
+    with pytest.raises(FileFormatError, match=r"left/one\.png: has no partner in .*right \(3 left and 2 right"):
+        find_pairs(pair / "left", pair / "right")
+    for index, image in enumerate(sorted((pair / "right").iterdir())):
+        image.rename(pair / "right" / f"other{index}.png")
+    with pytest.raises(FileFormatError, match=r"left/two\.png: has no partner"):
+        find_pairs(pair / "left", pair / "right")
+
+
+def test_bad_command_lines(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="two images"):
+        find_pairs("a.png", None)
+    with pytest.raises(InputError, match="not both"):
+        find_pairs("a.png", "b.png", "list.txt")
+    with pytest.raises(InputError, match="is a folder"):
+        find_pairs(pair / "left", pair / "right" / "one.png")
+    (pair / "bad.txt").write_text("only_one.png\n", encoding="utf-8")
+    with pytest.raises(FileFormatError, match=r"bad\.txt, line 1: has 1 paths"):
+        find_pairs(None, None, pair / "bad.txt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileFormatError, match="holds no images"):
+        find_pairs(tmp_path / "empty", pair / "right")
+    (tmp_path / "file").write_text("x", encoding="ascii")
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    assert main(["predict", *images, "--out", str(tmp_path / "file")]) == 2
+    assert main(["predict", images[0], str(pair / "none.png"), "--out", str(tmp_path / "out")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "is a file" in lines[0]
+    assert "none.png" in lines[1]
+
+
+def test_pair_names_differ() -> None:
+    same = [(Path(f"{scene}/left.png"), Path("r.png")) for scene in ("a", "b")]
+    assert name_pairs(same) == ["a_left", "b_left"]
+    assert name_pairs(same[:1] * 2) == ["00000_a_left", "00001_a_left"]
+
+
+def test_cloud_of_maps(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    disparity = np.full((120, 160), 8.0, np.float32)
+    write_disparity(tmp_path / "d.pfm", disparity)
+    np.save(tmp_path / "depth.npy", np.full((120, 160), 3.75, np.float32))
+    image, calibration = str(pair / "left" / "one.png"), str(pair / "calib.txt")
+    for source, extra in (("d.pfm", []), ("depth.npy", ["--depth"])):
+        out = tmp_path / f"{source}.ply"
+        arguments = ["cloud", str(tmp_path / source), image, "--calib", calibration, "--out", str(out), "--json"]
+        assert main(arguments + extra) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["points"] == 120 * 160
+        cloud = read_pointcloud(out)
+        np.testing.assert_allclose(cloud.points[:, 2], 3.75, rtol=1e-5)
+        np.testing.assert_allclose(cloud.normals[:, 2], -1, atol=1e-4)
+    assert main(["cloud", str(tmp_path / "d.pfm"), image, "--calib", calibration, "--max-depth", "1"]) == 2
+    write_disparity(tmp_path / "small.pfm", disparity[:50])
+    assert main(["cloud", str(tmp_path / "small.pfm"), image, "--calib", calibration]) == 2
+    assert "160x50" in capsys.readouterr().err
+
+
+def test_view_finds_or_makes_the_page(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    main(["predict", *images, "--calib", str(pair / "calib.txt"), "--out", str(tmp_path / "out" / "one")])
+    assert main(["view", str(tmp_path / "out" / "one"), "--no-open"]) == 0
+    assert capsys.readouterr().out.strip().endswith("view.html")
+    assert main(["view", str(tmp_path / "out" / "one" / "cloud.ply"), "--no-open"]) == 0
+    assert (tmp_path / "out" / "one" / "cloud.html").is_file()
+    assert main(["view", str(tmp_path / "out"), "--no-open"]) == 2
+    assert main(["view", str(tmp_path), "--no-open"]) == 2
+    assert main(["view", str(tmp_path / "no.ply"), "--no-open"]) == 2
+
+
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vision3d.inference.cached_model", lambda name: Matcher(64))
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["errors"]["covonet"]["EPE px"] < 3
+    assert 0.5 < report["errors"]["OpenCV SGBM"]["EPE px"] < 4
+    assert {"error.png", "view.html", "cloud.glb"} <= set(report["output"])
+    assert read_disparity(tmp_path / "demo" / "disparity.pfm").shape == (500, 741)
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--no-confidence"]) == 0
+    text = capsys.readouterr().out
+    assert "OpenCV SGBM" in text
+    assert "view.html" in text
+
+
+def test_tools_are_the_same_commands() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    for tool in ("predict.py", "export_pointcloud.py"):
+        call = [sys.executable, str(REPOSITORY / "tools" / tool), "--help"]
+        done = subprocess.run(call, capture_output=True, text=True, check=False, env=environment, timeout=60)
+        assert done.returncode == 0
+        assert "--max-depth" in done.stdout
