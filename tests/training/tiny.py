@@ -105,9 +105,21 @@ def kill_at(step: int) -> None:
     Tiny.forward = counting  # type: ignore[method-assign]
 
 
+def dump_weights(folder: Path) -> None:
+    """Make every process of a run save its task's state when the training ends."""
+    from vision3d.training.stereo import StereoTask
+
+    def on_train_end(self: StereoTask) -> None:
+        torch.save(self.state_dict(), folder / f"rank{self.global_rank}.pt")
+
+    StereoTask.on_train_end = on_train_end  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     from vision3d.cli.train import main
 
     if "KILL_AT" in os.environ:
         kill_at(int(os.environ["KILL_AT"]))
+    if "DUMP_WEIGHTS" in os.environ:
+        dump_weights(Path(os.environ["DUMP_WEIGHTS"]))
     sys.exit(main())

@@ -200,7 +200,8 @@ def config_from_dict(content: dict[str, Any], where: str = "recipe") -> TrainCon
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(TrainConfig, "recipe")
     try:
-        parsed = parser.instantiate_classes(parser.parse_object({"recipe": content}))
+        instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes  # the name before 4.49
+        parsed = instantiate(parser.parse_object({"recipe": content}))
     except (ArgumentError, TypeError, ValueError) as error:
         text = " ".join(str(error).replace('"recipe.', '"').replace("recipe.", "").split())
         raise ConfigError(f"{where}: {text[:400]}") from error

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import sys
 import warnings
 from pathlib import Path
@@ -54,26 +55,22 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
     checkpoint = find_checkpoint(folder, resume)
     world = settings.devices * settings.nodes
     pairs = TrainingPairs(open_sources(config.data.train), config.data, settings.seed)
-    steps_per_epoch = None
-    if (length := data_length(pairs.dataset)) is not None:
+    steps_per_epoch, length = None, data_length(pairs.dataset)
+    if length is not None:
         steps_per_epoch = max(1, length // (settings.batch_size * settings.accumulate * world))
     rounds = plan_rounds(config.loss.rounds, settings.max_steps, steps_per_epoch)
     total = min(rounds[-1].stop, settings.max_steps or rounds[-1].stop)
 
     _prepare_folder(folder, config, fresh=resume is None)
     torch.manual_seed(settings.seed)
-    task = StereoTask(config, rounds, steps_per_epoch)
+    task = StereoTask(config, rounds, steps_per_epoch, length)
+    if checkpoint is not None:
+        _check_checkpoint(checkpoint, task)
     trainer = _make_trainer(config, folder, total)
     _attach_loaders(task, pairs)
     if trainer.is_global_zero:
         logger.info("%s: %d steps into %s, from %s", config.model.name, total, folder, checkpoint or "the start")
-    try:
-        trainer.fit(task, ckpt_path=checkpoint, weights_only=True)
-    except (KeyError, RuntimeError) as error:
-        if checkpoint is not None and "state_dict" in str(error):
-            message = str(error).splitlines()[0]
-            raise WeightsError(f"{checkpoint}: not a checkpoint of this recipe ({message}): check --resume") from error
-        raise
+    trainer.fit(task, ckpt_path=checkpoint, weights_only=True)
     weights = folder / "weights.safetensors"
     if trainer.is_global_zero:
         export_weights(task, weights)
@@ -97,6 +94,22 @@ def find_checkpoint(folder: Path, resume: str | Path | None) -> Path | None:
     if not Path(resume).is_file():
         raise ConfigError(f"{resume}: no such checkpoint: check --resume (auto takes last.ckpt of the run folder)")
     return Path(resume)
+
+
+def _check_checkpoint(path: Path, task: StereoTask) -> None:
+    """Raise WeightsError unless the file is a checkpoint of this recipe's network."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
+        shapes = {name: tuple(value.shape) for name, value in state.items()}
+    except (OSError, EOFError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        message = str(error).splitlines()[0]
+        raise WeightsError(f"{path}: not a checkpoint of a training run ({message}): check --resume") from error
+    expected = {name: tuple(value.shape) for name, value in task.state_dict().items()}
+    wrong = sorted(name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name))
+    if wrong:
+        raise WeightsError(
+            f"{path}: a checkpoint of another recipe ({wrong[0]} differs): check --resume and model.name"
+        )
 
 
 def export_weights(task: StereoTask, path: Path, dtype: torch.dtype = torch.float32) -> None:

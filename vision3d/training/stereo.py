@@ -62,14 +62,18 @@ class StereoTask(LightningModule):
         config: the recipe.
         rounds: its rounds in optimiser steps.
         steps_per_epoch: None if the data has no end.
+        pairs: number of training pairs, None if there is no end.
 
     Attributes:
         model: the network in training.
         average: the moving average of its weights, or None; part of the state dict, hence of every checkpoint.
     """
 
-    def __init__(self, config: TrainConfig, rounds: list[Round], steps_per_epoch: int | None) -> None:
+    def __init__(
+        self, config: TrainConfig, rounds: list[Round], steps_per_epoch: int | None, pairs: int | None = None
+    ) -> None:
         super().__init__()
+        self.pairs = pairs
         self.config, self.rounds, self.steps_per_epoch = config, rounds, steps_per_epoch
         self.model = create_model(config.model.name, config.model.pretrained, **config.model.options).train()
         self.average: nn.Module | None = None
@@ -83,6 +87,7 @@ class StereoTask(LightningModule):
         self._batch: StereoBatch | None = None
         self._sample_finite: Tensor | None = None
         self._buffers_before: list[Tensor] = []
+        self.train()  # Lightning keeps the modes that it finds
 
     @property
     def evaluated(self) -> nn.Module:
@@ -102,6 +107,24 @@ class StereoTask(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         return create_optimizer(self.model, self.config.optimizer)
+
+    def _stream(self) -> dict[str, Any]:
+        """What the order of the training pairs depends on."""
+        settings = self.config.trainer
+        size = settings.batch_size * settings.accumulate * settings.devices * settings.nodes
+        return {"pairs": self.pairs, "pairs a step": size, "seed": settings.seed, "crop": list(self.config.data.crop)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["stream"] = self._stream()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Warn if the run goes on with other data than it began with."""
+        for name, value in self._stream().items():
+            before = checkpoint.get("stream", {}).get(name, value)
+            if before != value:
+                logger.warning(
+                    "%s: %s before, %s now: the run goes on, but not as if uninterrupted", name, before, value
+                )
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of optimiser step ``step`` (from 0)."""
