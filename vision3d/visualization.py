@@ -18,7 +18,7 @@ _STEPS = (1, 1.5, 2, 3, 4, 6, 8)
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 1.5, 2, 3, 4, 6, 8 times a power of ten... in steps that do not jump from picture to picture.
+    """The next of 1, 1.5, 2, 3, 4, 6, 8 times a power of ten, so that ranges of like pictures are mostly the same.
 
     Example:
         >>> nice_ceiling(57.0), nice_ceiling(64.1), nice_ceiling(0.02)
