@@ -145,7 +145,7 @@ def largest_scale(model: nn.Module, width: int, height: int, free: int) -> float
     return scale
 
 
-def checked_scale(scale: float) -> float:
+def checked_scale(scale: object) -> float:
     """The scale as a number; InputError unless it lies in (0, 4]."""
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not _MIN_SCALE <= scale <= 4:
         raise InputError(f'scale is {scale!r}: pass a number between {_MIN_SCALE} and 4 (0.5 = half size), or "auto"')

@@ -87,8 +87,8 @@ def predict_stereo(
         left, right: a path, a PIL image, or an array [H, W, 3] (uint8, or float in [0, 1]); of one size.
         model: a registered name, a module called as ``model(left, right)``, or None for the default network.
         calibration: a calibration file or a rig of these images; without it there is no depth.
-        scale: size of the images that the network sees, relative to the input (0.5 = half); ``"auto"`` chooses it so
-            that the disparities fit the network's range and the images fit the memory.
+        scale: size of the network's images, relative to the input (0.5 = half); ``"auto"`` chooses it so that the
+            disparities fit the network's range and the images fit the memory.
         confidence: run a second, mirrored pass for the confidence and the occlusion mask (doubles the time).
         device: ``"cpu"``, ``"cuda"``, ...; None takes CUDA where there is one.
         precision: ``"float32"``, ``"bfloat16"`` or ``"float16"`` (autocast).
@@ -103,22 +103,37 @@ def predict_stereo(
         images too large for the memory. UnknownNameError, WeightsError: see ``create_model``.
     """
     views = _read_pair(left, right)
-    height, width = views[0].shape[:2]
-    rig = _read_rig(calibration, width, height)
-    if scale != "auto":
-        scale = inference.checked_scale(scale)  # type: ignore[arg-type]
+    rig = _read_rig(calibration, views[0].shape[1], views[0].shape[0])
+    wanted = scale if scale == "auto" else inference.checked_scale(scale)
     network, name, home = load_stereo_model(model, device=device)
-    warnings = pair_warnings(*views, doffs=rig.doffs if rig is not None else 0.0) if check_pair else []
+    result = _predict(network, views, rig, wanted, confidence, home, precision, check_memory)
+    result.model = name
+    result.files = _files(left=left, right=right, calibration=calibration)
+    if check_pair:
+        result.warnings[:0] = pair_warnings(*views, doffs=0.0 if rig is None else rig.doffs)
+    return result
+
+
+def _predict(
+    network: nn.Module,
+    views: tuple[np.ndarray, np.ndarray],
+    rig: StereoRig | None,
+    wanted: float | str,
+    confidence: bool,
+    home: torch.device,
+    precision: str,
+    check_memory: bool,
+) -> StereoResult:
+    """The result of checked views: scale, passes, consistency, depth."""
+    height, width = views[0].shape[:2]
     start = time.perf_counter()
-    if scale == "auto":
-        scale = inference.automatic_scale(network, *views, home, precision)
-    factor = float(scale)
+    scale = inference.automatic_scale(network, *views, home, precision) if wanted == "auto" else float(wanted)
     if check_memory:
-        inference.check_memory(network, width, height, factor, home)
-    disparity, own, mirrored = _run(network, views, factor, confidence, home, precision)
+        inference.check_memory(network, width, height, scale, home)
+    disparity, own, mirrored = _run(network, views, scale, confidence, home, precision)
     certainty, occlusion = own, None
     if mirrored is not None:
-        certainty, occlusion = consistency(disparity, mirrored, tolerance=_CONSISTENT_PIXELS / min(factor, 1.0))
+        certainty, occlusion = consistency(disparity, mirrored, tolerance=_CONSISTENT_PIXELS / min(scale, 1.0))
         certainty = certainty if own is None else certainty * np.clip(own, 0.0, 1.0)
     return StereoResult(
         disparity=disparity,
@@ -128,11 +143,9 @@ def predict_stereo(
         occlusion=occlusion,
         depth=_depth(disparity, rig),
         rig=rig,
-        warnings=warnings + _result_warnings(network, disparity, factor),
+        warnings=_result_warnings(network, disparity, scale),
         seconds=time.perf_counter() - start,
-        model=name,
-        scale=factor,
-        files=_files(left=left, right=right, calibration=calibration),
+        scale=scale,
     )
 
 

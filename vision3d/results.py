@@ -172,11 +172,7 @@ class StereoResult:
         """
         from vision3d.io.files import ensure_folder
 
-        for name in cloud_formats:
-            if name not in CLOUD_FORMATS:
-                raise InputError(f"unknown cloud format '{name}': use {', '.join(CLOUD_FORMATS)}")
-        if truth is not None and truth.shape != self.disparity.shape:
-            raise InputError(f"the truth is {truth.shape}, the disparity {self.disparity.shape}: pass maps of one size")
+        self._check_save(cloud_formats, truth)
         target = ensure_folder(folder)
         try:
             hidden = Path(tempfile.mkdtemp(prefix=".vision3d-", dir=target))
@@ -195,6 +191,13 @@ class StereoResult:
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
         return {name: target / name for name in names}
+
+    def _check_save(self, cloud_formats: Sequence[str], truth: np.ndarray | None) -> None:
+        for name in cloud_formats:
+            if name not in CLOUD_FORMATS:
+                raise InputError(f"unknown cloud format '{name}': use {', '.join(CLOUD_FORMATS)}")
+        if truth is not None and truth.shape != self.disparity.shape:
+            raise InputError(f"the truth is {truth.shape}, the disparity {self.disparity.shape}: pass maps of one size")
 
     def _write_maps(self, folder: Path, truth: np.ndarray | None, max_display: float | None) -> list[str]:
         from vision3d import visualization
