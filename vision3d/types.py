@@ -69,6 +69,12 @@ class Camera:
         scale = np.array([[sx, 0.0, 0.5 * sx - 0.5], [0.0, sy, 0.5 * sy - 0.5], [0.0, 0.0, 1.0]])
         return replace(self, intrinsics=scale @ self.intrinsics, width=width, height=height)
 
+    def cropped(self, left: int, top: int, width: int, height: int) -> Camera:
+        """The camera of the window of ``width`` x ``height`` whose first pixel is (``left``, ``top``)."""
+        intrinsics = self.intrinsics.copy()
+        intrinsics[:2, 2] -= left, top
+        return replace(self, intrinsics=intrinsics, width=width, height=height)
+
 
 @dataclass(frozen=True)
 class StereoRig:
@@ -143,6 +149,7 @@ class StereoSample:
         normals: [H, W, 3] float32, unit, left camera axes, or None.
         rig: calibration, or None.
         scene: name of the pair inside its data set.
+        foreground: [H, W] bool, True on the objects that the data set's protocol scores apart (KITTI), or None.
     """
 
     left: np.ndarray
@@ -153,6 +160,7 @@ class StereoSample:
     normals: np.ndarray | None = None
     rig: StereoRig | None = None
     scene: str = ""
+    foreground: np.ndarray | None = None
 
     @property
     def valid(self) -> np.ndarray:
@@ -197,6 +205,81 @@ class StereoBatch:
             disparity=torch.from_numpy(np.stack(disparities)).float()[:, None],
             scenes=[sample.scene for sample in samples],
         )
+
+
+@dataclass
+class MultiViewSample:
+    """One reference view and its source views, as arrays; view 0 is the reference.
+
+    Attributes:
+        images: each view's [H, W, 3] uint8 RGB. Sizes may differ between views.
+        cameras: each view's camera without distortion, lengths in ``unit``; empty where the poses are unknown.
+        view_ids: each view's number inside its scene.
+        unit: unit of the cameras and depths: "mm", "m", or "unknown" where the scale of the scene is arbitrary.
+        depth: [H, W] float32 z-depth of the reference view, NaN where unknown, or None.
+        mask: [H, W] bool, pixels of the reference view to be evaluated, or None.
+        depth_range: (least, largest) depth to search in the reference view, or None.
+        depth_interval: step between the depth planes that the data set proposes, or None.
+        names: each view's file name.
+        scene: name of the scene inside its data set.
+    """
+
+    images: list[np.ndarray]
+    cameras: list[Camera]
+    view_ids: list[int]
+    unit: str = "unknown"
+    depth: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    depth_range: tuple[float, float] | None = None
+    depth_interval: float | None = None
+    names: list[str] = field(default_factory=list)
+    scene: str = ""
+
+    @property
+    def reference_id(self) -> int:
+        """Number of the reference view inside its scene."""
+        return self.view_ids[0]
+
+    @property
+    def source_ids(self) -> list[int]:
+        """Numbers of the source views inside their scene, best first."""
+        return self.view_ids[1:]
+
+    @property
+    def valid(self) -> np.ndarray:
+        """[H, W] bool: pixels of the reference view with known depth, inside the mask where there is one."""
+        if self.depth is None:
+            return np.zeros(self.images[0].shape[:2], dtype=bool)
+        known = np.isfinite(self.depth)
+        return known if self.mask is None else known & self.mask
+
+
+@dataclass
+class PanoramaSample:
+    """One equirectangular panorama, as arrays (pixel mapping: vision3d.geometry.panorama).
+
+    Attributes:
+        image: [H, 2H, 3] uint8 RGB.
+        depth: [H, 2H] float32, distance along the ray in metres, NaN where unknown, or None.
+        normals: [H, 2H, 3] float32, unit, towards the camera, NaN where unknown, or None.
+        normal_axes: "camera" (x right, y down, z forward) or "world" (the axes of the data set).
+        world_to_camera: [4, 4] float64 (metres), or None.
+        scene: name of the panorama inside its data set.
+    """
+
+    image: np.ndarray
+    depth: np.ndarray | None = None
+    normals: np.ndarray | None = None
+    normal_axes: str = "camera"
+    world_to_camera: np.ndarray | None = None
+    scene: str = ""
+
+    @property
+    def valid(self) -> np.ndarray:
+        """[H, 2H] bool: pixels with known depth."""
+        if self.depth is None:
+            return np.zeros(self.image.shape[:2], dtype=bool)
+        return np.isfinite(self.depth)
 
 
 @dataclass

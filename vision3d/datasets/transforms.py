@@ -11,7 +11,7 @@ import numpy as np
 from vision3d.errors import InputError
 from vision3d.types import StereoSample
 
-_MAPS = ("left", "right", "disparity", "occlusion", "right_disparity", "normals")
+_MAPS = ("left", "right", "disparity", "occlusion", "right_disparity", "normals", "foreground")
 _LUMA = np.array([0.299, 0.587, 0.114])
 _PCA_VALUES = np.array([0.2175, 0.0188, 0.0045])
 _PCA_VECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
