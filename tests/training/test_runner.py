@@ -83,7 +83,7 @@ def test_exported_weights_are_the_average(whole: Path) -> None:
 
 def test_resume_after_sigkill_is_exact(whole: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
-    # Killed in step 8 (the last checkpoint: step 6, written after a validation), then in step 17 (step 15, second round).
+    # Killed in step 8 (last checkpoint: step 6, written after a validation), then in step 17 (step 15, second round).
     for arguments, forwards in (((), 8), (("--resume", "auto"), 11)):
         killed = command(recipe, *arguments, kill_at=forwards)
         assert killed.returncode == -signal.SIGKILL, killed.stderr

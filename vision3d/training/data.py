@@ -44,7 +44,9 @@ class SyntheticScenes(Dataset):
         from vision3d.datasets.synthetic import SceneOptions
 
         self.height, self.width, self.seed, self.scenes = height, width, seed, scenes
-        plain = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
+        }
         self.options = SceneOptions(**plain)
 
     def __len__(self) -> int:

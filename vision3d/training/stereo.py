@@ -200,11 +200,11 @@ class StereoTask(LightningModule):
 
     @torch.no_grad()
     def update_average(self) -> None:
-        """Move the average towards the weights; call it after each optimiser step."""
+        """Move the average towards the weights; called within each optimiser step."""
         if self.average is None:
             return
         # A young average would remember the random start: ramp the decay up as (1 + n) / (10 + n).
-        step = self.global_step
+        step = self.global_step + 1
         decay = min(self.config.trainer.ema_decay, (1 + step) / (10 + step))
         for average, current in zip(self.average.state_dict().values(), self.model.state_dict().values(), strict=True):
             if average.is_floating_point():
@@ -212,9 +212,10 @@ class StereoTask(LightningModule):
             else:
                 average.copy_(current)
 
-    def on_train_batch_end(self, outputs: Any, batch: StereoBatch, batch_idx: int) -> None:
-        if (batch_idx + 1) % self.config.trainer.accumulate == 0:
-            self.update_average()
+    def optimizer_step(self, *arguments: Any, **options: Any) -> None:
+        """Take the step and move the average with it (later hooks would come after the checkpoint of this step)."""
+        super().optimizer_step(*arguments, **options)
+        self.update_average()
 
     def predict(self, batch: StereoBatch) -> Tensor:
         """[B, 1, H, W] disparity of the evaluated network, at any size."""
