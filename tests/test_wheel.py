@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -34,7 +35,10 @@ def run(*command: str | Path, folder: Path, path: Path | None = None, codes: tup
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=REPOSITORY)
+    if importlib.util.find_spec("hatchling"):
+        run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=REPOSITORY)
+    else:  # pip fetches the build backend, as it does for every installation from the source
+        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, REPOSITORY, folder=folder)
     (path,) = folder.glob("*.whl")
     return path
 
