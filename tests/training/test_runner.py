@@ -81,6 +81,7 @@ def test_exported_weights_are_the_average(whole: Path) -> None:
     assert not torch.equal(exported["first.weight"], state["model.first.weight"])
 
 
+@pytest.mark.slow
 def test_resume_after_sigkill_is_exact(whole: Path, tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
     # Killed in step 8 (last checkpoint: step 6, written after a validation), then in step 17 (step 15, second round).
@@ -96,6 +97,7 @@ def test_resume_after_sigkill_is_exact(whole: Path, tmp_path: Path) -> None:
     assert all(torch.equal(value, got[name]) for name, value in want.items())
 
 
+@pytest.mark.slow
 def test_two_processes_keep_the_same_weights(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, max_steps=6, devices=2, batch_size=1, checkpoint_every_steps=6)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DUMP_WEIGHTS": str(tmp_path)}
