@@ -11,7 +11,6 @@ import torch
 from tiny import tiny_samples
 
 from vision3d.datasets.cache import PoolStereo, write_pool
-from vision3d.datasets.kitti import Kitti2015Stereo
 from vision3d.datasets.transforms import published_color, random_crop, vertical_flip
 from vision3d.errors import ConfigError, FileFormatError, InputError
 from vision3d.io.disparity import write_disparity
@@ -171,13 +170,12 @@ def test_kitti_tree(tmp_path: Path) -> None:
         write_image(tmp_path / "training" / "image_3" / name, sample.right)
         assert sample.disparity is not None
         write_disparity(tmp_path / "training" / "disp_occ_0" / name, sample.disparity)
-    assert len(Kitti2015Stereo(tmp_path)) == 3
-    assert Kitti2015Stereo(tmp_path, "train").frames == ["000000_10.png", "000002_10.png"]
-    validation = Kitti2015Stereo(tmp_path, "validation")
-    want, got = list(tiny_samples(3))[1], validation[0]
-    np.testing.assert_array_equal(got.right, want.right)
-    np.testing.assert_array_equal(got.disparity, want.disparity)
-    with pytest.raises(FileFormatError, match=r"no \*_10\.png"):
-        Kitti2015Stereo(tmp_path / "image_2")
-    with pytest.raises(ConfigError, match="split"):
-        Kitti2015Stereo(tmp_path, "test")  # type: ignore[arg-type]
+    scenes = {
+        split: open_sources([SourceConfig("kitti2015", str(tmp_path), {"split": split})]) for split in ("all", "train")
+    }
+    assert [len(scenes["all"]), len(scenes["train"])] == [3, 2]  # type: ignore[arg-type]
+    config = DataConfig([], validation=[SourceConfig("kitti2015", str(tmp_path), {"split": "validation"})])
+    (batch,) = validation_loader(config, 0, 0, 1) or ()
+    want = StereoBatch.collate([list(tiny_samples(3))[1]])  # frame 1 is held back
+    assert torch.equal(batch.right, want.right)
+    assert torch.equal(batch.disparity.nan_to_num(-1), want.disparity.nan_to_num(-1))
