@@ -34,6 +34,10 @@ class CalibrationError(FileFormatError):
     """A calibration file that cannot be used, or that does not fit the images."""
 
 
+class CameraFileError(FileFormatError):
+    """A file of camera poses (MVSNet, COLMAP, transforms.json, pair list) that cannot be used."""
+
+
 class WeightsError(Vision3DError, RuntimeError):
     """A weights file that is missing, corrupt, unsafe or of another model."""
 
