@@ -126,7 +126,7 @@ def pair_warnings(left: np.ndarray, right: np.ndarray, doffs: float = 0.0) -> li
     if geometry.vertical_error > tolerance:
         warnings.append(
             f"the pair does not look rectified: matching points lie {geometry.vertical_error:.1f} px apart vertically "
-            f"(right minus left {geometry.vertical_offset:+.1f} px): rectify it first (vision3d rectify)"
+            f"(right minus left {geometry.vertical_offset:+.1f} px): rectify it first (OpenCV: stereoRectify)"
         )
     shifted = replace(geometry, disparity=geometry.disparity + doffs)
     if shifted.disparity < -1.0 and geometry.negative > 0.75:

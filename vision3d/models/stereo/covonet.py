@@ -171,6 +171,7 @@ class CoVoNet(nn.Module):
     """
 
     size_multiple = 16
+    bytes_per_pixel = 650.0  # peak memory of a float32 pass, measured on a CPU
 
     def __init__(
         self,
