@@ -36,11 +36,12 @@ def test_round_trip(tmp_path: Path) -> None:
     assert (tmp_path / "tree/disparity/TRAIN/A/0001/right/0006.pfm").is_file()
     assert read_list(tmp_path / "tree/TRAIN.list") == entries
     for data in (
-        SceneFlowStereo(tmp_path / "tree", "TRAIN"),
+        SceneFlowStereo(tmp_path / "tree", "TRAIN", parts=["flyingthings3d"]),
         SceneFlowStereo(tmp_path / "tree", list_file=tmp_path / "tree/TRAIN.list"),
     ):
         assert len(data) == 2
-        assert data.entries == entries
+        files = [(entry.left, entry.right, entry.maps[0].path) for entry in data.entries]
+        assert files == [tuple(str(tmp_path / "tree" / name) for name in entry) for entry in entries]
         for sample, expected in zip(data, samples, strict=True):
             np.testing.assert_array_equal(sample.left, expected.left)
             np.testing.assert_array_equal(sample.right, expected.right)
@@ -53,14 +54,14 @@ def test_errors(tmp_path: Path) -> None:
     write_sceneflow_tree(tmp_path, make_samples(1), split="TEST")
     for options in ({"split": "TRAIN"}, {"split": "TEST", "passname": "finalpass"}):
         with pytest.raises(FileFormatError):
-            SceneFlowStereo(tmp_path, **options)  # type: ignore[arg-type]
+            SceneFlowStereo(tmp_path, **options)
     data = SceneFlowStereo(tmp_path, "TEST")
-    left, right, disparity = (tmp_path / name for name in data.entries[0])
+    left, right, disparity = (Path(name) for name in data.entries[0].files())
     write_disparity(disparity, np.ones((5, 5)))
-    with pytest.raises(DisparityError, match="another size"):
+    with pytest.raises(DisparityError, match="5x5, the images are 14x10"):
         data[0]
     write_image(right, np.zeros((3, 3)))
-    with pytest.raises(ImageError, match="different sizes"):
+    with pytest.raises(ImageError, match="one size"):
         data[0]
     disparity.unlink()
     with pytest.raises(DisparityError, match="no such file"):

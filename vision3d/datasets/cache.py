@@ -35,6 +35,8 @@ class PoolStereo(Dataset):
         FileFormatError: no complete shard, or a damaged one.
     """
 
+    name = "pool"
+
     def __init__(self, root: str | Path, shards: int | None = None) -> None:
         self.root = Path(root)
         names = [path.with_suffix("") for path in sorted(self.root.rglob("*.json"))][:shards]
@@ -44,6 +46,11 @@ class PoolStereo(Dataset):
                 f"{self.root}: no stereo pool here (*.json, *.left.npy ...): write one with write_pool"
             )
         self._ends = list(accumulate(len(scenes) for _, scenes in self._shards))
+
+    @property
+    def scenes(self) -> list[str]:
+        """The names of the pairs."""
+        return [scene for _, scenes in self._shards for scene in scenes]
 
     def __len__(self) -> int:
         return self._ends[-1]

@@ -42,6 +42,7 @@ class FolderStereo(Dataset[StereoSample]):
         exclude: names of sets (``middlebury2006``) or scenes (``middlebury2006/monopoly_third``) to leave out.
 
     Attributes:
+        name: ``folder``.
         scenes: list of ``set/scene``.
 
     Raises:
@@ -52,6 +53,8 @@ class FolderStereo(Dataset[StereoSample]):
         >>> data = FolderStereo("stereo", exclude=["kitti_object"])  # doctest: +SKIP
         >>> data[0].disparity.shape  # doctest: +SKIP
     """
+
+    name = "folder"
 
     def __init__(self, root: str | os.PathLike[str], exclude: Iterable[str] = ()) -> None:
         self.root = Path(root)

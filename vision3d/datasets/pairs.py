@@ -131,6 +131,15 @@ class StereoPairs(Dataset[StereoSample]):
         """The pairs below ``self.root``, in a fixed order; further arguments are the options of the data set."""
         raise NotImplementedError
 
+    def check_choice(self, option: str, value: str, choices: Iterable[str]) -> None:
+        """Refuse a value that an option does not have.
+
+        Raises:
+            ConfigError: ``value`` is not among ``choices``.
+        """
+        if value not in choices:
+            raise ConfigError(f"{self.name}: {option} '{value}' is unknown: choose {' or '.join(choices)}")
+
     def __len__(self) -> int:
         return len(self.entries)
 
@@ -255,7 +264,8 @@ def list_folder(folder: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
     Raises:
         FileFormatError: the folder cannot be read.
     """
-    folders, files = [], []
+    folders: list[str] = []
+    files: list[str] = []
     try:
         with os.scandir(folder) as items:
             for item in items:

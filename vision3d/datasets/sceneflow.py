@@ -1,85 +1,202 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folders of SceneFlow (Mayer et al., CVPR 2016), FlyingThings3D layout: reader, and writer for one's own pairs."""
+"""SceneFlow (Mayer et al., CVPR 2016): FlyingThings3D, Driving and Monkaa; readers, and writer for one's own pairs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from pathlib import Path
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Literal
 
-from torch.utils.data import Dataset
+import numpy as np
 
-from vision3d.errors import DisparityError, FileFormatError, ImageError, InputError
+from vision3d.datasets.codecs import check_readable
+from vision3d.datasets.pairs import MapFile, PairEntry, StereoPairs, images_in, join, list_folder, walk
+from vision3d.errors import ConfigError, FileFormatError, InputError
 from vision3d.io.disparity import read_disparity, write_disparity
 from vision3d.io.files import atomic_write, ensure_folder, read_bytes
-from vision3d.io.images import read_image, write_image
+from vision3d.io.images import write_image
 from vision3d.types import StereoSample
 
 _FRAME = "0006"
+_PARTS = ("flyingthings3d", "driving", "monkaa")
+_UNUSED = re.compile(r"(TRAIN|TEST)/([ABC])/(\d{4})(?:/(?:left|right|into_future|into_past)(?=/|\s|$))*(?:/(\d{4}))?")
+
+Pass = Literal["cleanpass", "finalpass"]
 
 
-class SceneFlowStereo(Dataset[StereoSample]):
-    """Pairs of ``ROOT/frames_<pass>/<split>/<letter>/<sequence>/left/<frame>.png`` with their disparities.
+class SceneFlowStereo(StereoPairs):
+    """The three parts of SceneFlow, dense truth also in occluded pixels.
 
-    Args:
-        root: folder that holds ``frames_cleanpass`` and ``disparity``; with a list file, the root of its paths.
-        split: ``TRAIN`` or ``TEST``; unused with a list file.
-        passname: ``cleanpass`` or ``finalpass``; unused with a list file.
-        list_file: FADNet list of lines ``left right disparity``, or None to walk the folders.
+    ``train`` joins FlyingThings3D TRAIN, Driving and Monkaa, ``test`` is FlyingThings3D TEST. The folders may have
+    their names from the archives or those of the usual mirrors (``frames_cleanpass``, ``RGB_cleanpass``,
+    ``driving__frames_cleanpass``, ``FlyingThings3D_release/frames_cleanpass`` ...), side by side or one below another.
 
-    Attributes:
-        entries: list of (left, right, disparity), each relative to the root.
-
-    Raises:
-        FileFormatError: no pair found, or an illegal line of the list.
+    Options:
+        passname: ``cleanpass`` (default) or ``finalpass``.
+        parts: which of ``flyingthings3d``, ``driving``, ``monkaa``; None takes those that are there, with a warning
+            where one is missing.
+        list_file: FADNet list of lines ``left right disparity [normal]`` relative to the root, instead of all this.
+        unused_files: the official ``all_unused_files.txt``; the frames of FlyingThings3D that it names are left out.
+        large_disparities: (threshold, share): pairs with a larger share of pixels above the threshold are left out;
+            (300, 0.25) is the usual filter. Opening then reads every map once; write the result to a skip list.
     """
 
-    def __init__(
+    name = "sceneflow"
+    splits: ClassVar[tuple[str, ...]] = ("train", "test", "all")
+    tree = "frames_cleanpass/TRAIN/A/0000/left/0006.png and disparity/TRAIN/A/0000/left/0006.pfm"
+    own_parts: ClassVar[tuple[str, ...]] = _PARTS
+
+    def list_entries(
         self,
-        root: str | os.PathLike[str],
-        split: str = "TRAIN",
-        passname: str = "cleanpass",
+        split: str,
+        passname: Pass = "cleanpass",
+        parts: Sequence[str] | None = None,
         list_file: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.root = Path(root)
-        self.entries = self._walk(split, passname) if list_file is None else read_list(list_file)
+        unused_files: str | os.PathLike[str] | None = None,
+        large_disparities: tuple[float, float] | None = None,
+    ) -> Iterator[PairEntry]:
+        """FlyingThings3D, then Driving, then Monkaa, each in the order of names; or the lines of the list."""
+        self.check_choice("passname", passname, ("cleanpass", "finalpass"))
+        for part in parts or ():
+            self.check_choice("parts", part, self.own_parts)
+        if list_file is not None:
+            entries: Iterable[PairEntry] = (_list_entry(os.fspath(self.root), *line) for line in read_list(list_file))
+        else:
+            entries = self._walk(split, passname, parts)
+        unused = frozenset() if unused_files is None else read_unused(unused_files)
+        for entry in entries:
+            if not _is_unused(entry.scene, unused) and not _is_large(entry, large_disparities):
+                yield entry
 
-    def __len__(self) -> int:
-        return len(self.entries)
+    def _walk(self, split: str, passname: str, parts: Sequence[str] | None) -> Iterator[PairEntry]:
+        wanted = [part for part in self.own_parts if split != "test" or part == "flyingthings3d"]
+        missing, found = [], 0
+        for part in wanted if parts is None else [part for part in wanted if part in parts]:
+            number = found
+            for images, truth in _part_folders(os.fspath(self.root), part, passname):
+                for entry in _frames(images, truth, part, split):
+                    found += 1
+                    yield entry
+            if found == number:
+                missing.append(part)
+        if missing and found and parts is None:
+            warnings.warn(f"{self.root}: no {' and no '.join(missing)} here, {self.name} goes without", stacklevel=2)
+        elif missing and parts is not None:
+            raise FileFormatError(f"{self.root}: holds no frames of {missing[0]} ({passname}, {split}); add them")
 
-    def __getitem__(self, index: int) -> StereoSample:
-        """Read a pair; the right view's disparity is read where the file exists.
 
-        Raises:
-            ImageError, DisparityError: a file that cannot be used or does not fit the others.
-        """
-        left_name, right_name, disparity_name = self.entries[index]
-        left, right = read_image(self.root / left_name), read_image(self.root / right_name)
-        disparity = read_disparity(self.root / disparity_name)
-        if left.shape != right.shape:
-            raise ImageError(f"{self.root / left_name}: left and right have different sizes; both must have one")
-        if disparity.shape != left.shape[:2]:
-            raise DisparityError(
-                f"{self.root / disparity_name}: the map is of another size than its images; replace it"
-            )
-        other = self.root / disparity_name.replace("/left/", "/right/")
-        has_right = "/left/" in disparity_name and other.is_file()
-        right_disparity = read_disparity(other) if has_right else None
-        return StereoSample(left, right, disparity, right_disparity=right_disparity, scene=left_name)
+class FlyingThings3DStereo(SceneFlowStereo):
+    """FlyingThings3D alone: ``train`` is TRAIN, ``test`` is TEST; options as for ``SceneFlowStereo``."""
 
-    def _walk(self, split: str, passname: str) -> list[tuple[str, str, str]]:
-        folder = self.root / f"frames_{passname}" / split
-        lefts = sorted(folder.glob("**/left/*.png")) or sorted(folder.glob("**/left/*.webp"))
-        if not lefts:
-            raise FileFormatError(
-                f"{folder}: no frames <letter>/<sequence>/left/<frame>.png found; check root and split"
-            )
-        entries = []
-        for file in lefts:
-            left = file.relative_to(self.root).as_posix()
-            disparity = Path("disparity", *file.relative_to(self.root).parts[1:]).with_suffix(".pfm").as_posix()
-            entries.append((left, left.replace("/left/", "/right/"), disparity))
-        return entries
+    name = "flyingthings3d"
+    own_parts = ("flyingthings3d",)
+
+
+class DrivingStereoSceneFlow(SceneFlowStereo):
+    """Driving of SceneFlow alone (not the data set DrivingStereo); options as for ``SceneFlowStereo``."""
+
+    name = "driving"
+    splits = ("train", "all")
+    tree = "frames_cleanpass/15mm_focallength/scene_backwards/fast/left/0001.png and disparity/..."
+    own_parts = ("driving",)
+
+
+class MonkaaStereo(SceneFlowStereo):
+    """Monkaa alone; options as for ``SceneFlowStereo``."""
+
+    name = "monkaa"
+    splits = ("train", "all")
+    tree = "frames_cleanpass/a_rain_of_stones_x2/left/0000.png and disparity/..."
+    own_parts = ("monkaa",)
+
+
+def _part_folders(root: str, part: str, passname: str) -> Iterator[tuple[str, str]]:
+    """The (image folder, disparity folder) pairs of a part: in the root, or in a folder named after the part."""
+    named = [name for name in list_folder(root)[0] if name.lower().startswith(part)]
+    prefixes = ("", part, f"{part}_", f"{part}__")
+    images = {f"{prefix}{kind}_{passname}" for prefix in prefixes for kind in ("frames", "rgb")}
+    images |= {f"{name}_webp" for name in images}
+    truths = [f"{prefix}{kind}disparity" for prefix in prefixes[::-1] for kind in ("", "frames_")]
+    for parent in [root, *(join(root, name) for name in named)]:
+        folders = {name.lower(): name for name in list_folder(parent)[0]}
+        truth = next((folders[name] for name in truths if name in folders), None)
+        for low, name in folders.items():
+            if low in images and _part_of(join(parent, name)) == part:
+                yield join(parent, name), join(parent, truth or "disparity")
+
+
+def _part_of(folder: str) -> str | None:
+    """Which part of SceneFlow lies in an image folder, by the names of its sub-folders."""
+    names = list_folder(folder)[0]
+    if any(name in ("TRAIN", "TEST") for name in names):
+        return "flyingthings3d"
+    if any(name.endswith("mm_focallength") for name in names):
+        return "driving"
+    return "monkaa" if names else None
+
+
+def _frames(images: str, truth: str, part: str, split: str) -> Iterator[PairEntry]:
+    sub = {"train": ("TRAIN",), "test": ("TEST",), "all": ("TRAIN", "TEST")}[split] if part == _PARTS[0] else ("",)
+    for name in sub:
+        for folder, _ in walk(join(images, name) if name else images):
+            if os.path.basename(folder) != "left":
+                continue
+            place = os.path.dirname(os.path.relpath(folder, images))
+            for file in images_in(folder):
+                stem = os.path.splitext(file)[0]
+                yield PairEntry(
+                    join(place, stem),
+                    join(folder, file),
+                    join(images, place, "right", file),
+                    tuple(_maps(join(truth, place, "left", f"{stem}.pfm"))),
+                )
+
+
+def _maps(truth: str) -> Iterator[MapFile]:
+    yield MapFile("disparity", truth, read_disparity)
+    folder, name = os.path.split(truth)
+    if os.path.basename(folder) == "left":
+        other = join(os.path.dirname(folder), "right", name)
+        if os.path.isfile(other):
+            yield MapFile("right_disparity", other, read_disparity)
+
+
+def _list_entry(root: str, left: str, right: str, truth: str) -> PairEntry:
+    return PairEntry(left, join(root, left), join(root, right), tuple(_maps(join(root, truth))))
+
+
+def _is_unused(scene: str, unused: frozenset[str]) -> bool:
+    match = _UNUSED.search(scene) if unused else None
+    return match is not None and bool({_unused_key(match), "/".join(match.groups()[:3])} & unused)
+
+
+def _unused_key(match: re.Match[str]) -> str:
+    return "/".join(part for part in match.groups() if part is not None)
+
+
+def _is_large(entry: PairEntry, limit: Sequence[float] | None) -> bool:
+    if limit is None:
+        return False
+    threshold, share = limit
+    if not (threshold > 0 and 0 <= share < 1):
+        raise ConfigError(f"large_disparities {tuple(limit)}: (threshold > 0, 0 <= share < 1) is expected")
+    truth = next(item for item in entry.maps if item.field == "disparity")
+    return float(np.mean(truth.read(truth.path) > threshold)) > share
+
+
+def read_unused(path: str | os.PathLike[str]) -> frozenset[str]:
+    """The frames ``TRAIN/A/0000/0006`` (or whole sequences ``TRAIN/A/0000``) that ``all_unused_files.txt`` names.
+
+    Raises:
+        FileFormatError: missing file, or no frame of FlyingThings3D in it.
+    """
+    text = check_readable(path, read_bytes(path, FileFormatError, "a list of unused files"))
+    found = frozenset(_unused_key(match) for match in _UNUSED.finditer(text.replace("\\", "/")))
+    if not found:
+        raise FileFormatError(f"{path}: names no frame of FlyingThings3D (TRAIN/A/0000/left/0006.png); check the file")
+    return found
 
 
 def read_list(path: str | os.PathLike[str]) -> list[tuple[str, str, str]]:
@@ -88,7 +205,7 @@ def read_list(path: str | os.PathLike[str]) -> list[tuple[str, str, str]]:
     Raises:
         FileFormatError: missing or empty file, or a line of another form.
     """
-    text = read_bytes(path, FileFormatError, "a list of pairs").decode("utf-8", errors="replace")
+    text = check_readable(path, read_bytes(path, FileFormatError, "a list of pairs"))
     entries = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
