@@ -63,6 +63,7 @@ def test_errors(tmp_path: Path) -> None:
     write_image(right, np.zeros((3, 3)))
     with pytest.raises(ImageError, match="one size"):
         data[0]
+    write_image(right, np.zeros((10, 14, 3), np.uint8))
     disparity.unlink()
     with pytest.raises(DisparityError, match="no such file"):
         data[0]
