@@ -235,7 +235,7 @@ def test_data_synthesize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = tmp_path / "out"
     assert main(["data", "synthesize", str(out), "--scenes", "3", "--seed", "5", "--size", "48x96"]) == 0
     assert "3 scenes" in capsys.readouterr().out
-    data = SceneFlowStereo(out, split="TRAIN")
+    data = SceneFlowStereo(out, split="train", parts=("flyingthings3d",))
     assert len(data) == 3
     expected = make_scene(5, 48, 96)
     assert expected.disparity is not None
