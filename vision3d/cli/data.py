@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vision3d data``: make data sets."""
+"""``vision3d data``: list, check and make data sets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vision3d.cli.data_sets import add_list, add_verify
 from vision3d.cli.output import console
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add ``vision3d data``."""
-    parser = subparsers.add_parser("data", help="make data sets: synthetic scenes with exact ground truth")
+    parser = subparsers.add_parser("data", help="list, check and make data sets")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add_list(actions)
+    add_verify(actions)
     synthesize = actions.add_parser(
         "synthesize",
         help="write synthetic stereo scenes with exact disparity",
@@ -32,9 +35,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     synthesize.add_argument("--size", type=image_size, default=(540, 960), metavar="HxW", help="default 540x960")
     synthesize.add_argument(
         "--layout",
-        choices=["sceneflow", "pool"],
         default="sceneflow",
-        help="sceneflow: folders of PNG and PFM (default); pool: memory-mapped arrays, faster to train from",
+        metavar="NAME",
+        help="sceneflow: folders of PNG and PFM (default); pool: memory-mapped arrays, faster to train from; or the "
+        "folders and file formats of another data set of 'vision3d data list', to try its reader",
     )
     synthesize.add_argument(
         "--rectification-error",
@@ -68,10 +72,14 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
     """Make the scenes and write them."""
     from rich.progress import track
 
-    from vision3d.datasets.cache import write_pool
     from vision3d.datasets.sceneflow import write_sceneflow_tree
     from vision3d.datasets.synthetic import SceneOptions, make_scene
+    from vision3d.datasets.toy import list_layouts, write_toy_tree
+    from vision3d.errors import UnknownNameError
     from vision3d.io.files import ensure_folder
+
+    if arguments.layout not in list_layouts():
+        raise UnknownNameError("layout", arguments.layout, list_layouts())
 
     ensure_folder(arguments.out)
     height, width = arguments.size
@@ -84,10 +92,10 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
         description="scenes",
         console=console(stderr=True),
     )
-    if arguments.layout == "pool":
-        write_pool(arguments.out, samples)
-    else:
+    if arguments.layout == "sceneflow":
         write_sceneflow_tree(arguments.out, samples, arguments.split)
+    else:
+        write_toy_tree(arguments.layout, arguments.out, samples)
     print(f"{arguments.scenes} scenes in {arguments.out}")
     return 0
 

@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("vision3d.cli.evaluate", "error figures of a network on pairs with ground truth"),
     "benchmark": ("vision3d.cli.benchmark", "time and memory of operators and networks on this machine"),
     "models": ("vision3d.cli.models", "list the networks, or show the card of one"),
-    "data": ("vision3d.cli.data", "make data sets: synthetic scenes with exact ground truth"),
+    "data": ("vision3d.cli.data", "list, check and make data sets"),
     "doctor": ("vision3d.cli.doctor", "report on this installation and machine"),
 }
 
