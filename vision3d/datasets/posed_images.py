@@ -45,9 +45,9 @@ class _Scene:
 class PosedImages(MultiViewDataset):
     """A folder of images with known poses; each image is the reference of one sample.
 
-    Images are sorted by name and numbered from 0. Sources are ranked by MVSNet's score of common sparse points, or where
-    there are no points by :func:`vision3d.geometry.view_selection.score_poses`. The depth range is that of the file
-    (``cameras.json``), else 1 % to 99 % of the image's sparse points widened by ``margin``, else None.
+    Images are sorted by name and numbered from 0. Sources are ranked by MVSNet's score of common sparse points, or
+    where there are no points by :func:`vision3d.geometry.view_selection.score_poses`. The depth range is that of
+    ``cameras.json``, else 1 % to 99 % of the image's sparse points widened by ``margin``, else None.
 
     Depth maps are read where they exist: ``stereo/depth_maps/NAME.geometric.bin`` (COLMAP), ``depths/STEM.pfm``,
     ``depth/STEM.png`` (16-bit millimetres, for scenes in metres) beside the images' folder.
@@ -57,8 +57,8 @@ class PosedImages(MultiViewDataset):
         poses: where the poses come from; ``"auto"``: the first of ``cameras.json``, ``transforms.json``, a COLMAP model
             (``sparse``, ``sparse/0``, ``dense/sparse``), ``*_par.txt``.
         poses_file: file (or COLMAP folder) to read instead, e.g. ``transforms_train.json``.
-        images: folder of the images of COLMAP and Middlebury, relative to the root; None: ``images``, ``dense/images`` or
-            the root itself.
+        images: folder of the images of COLMAP and Middlebury, relative to the root; None: ``images``, ``dense/images``
+            or the root itself.
         distortion: images of cameras with distortion are ``"undistort"``-ed (bilinear, same K), ``"refuse"``-d, or the
             coefficients are ``"ignore"``-d, as the public MVSNet converters do.
         unit: overrides the unit of the poses ("unknown" for COLMAP and transforms.json).
@@ -110,8 +110,8 @@ class PosedImages(MultiViewDataset):
         height, width = image.shape[:2]
         if (camera.width or width, camera.height or height) != (width, height):
             raise ImageError(
-                f"{path}: is {width}x{height}, its camera is of {camera.width}x{camera.height}; give the images that the "
-                "poses were made with"
+                f"{path}: is {width}x{height}, its camera is of {camera.width}x{camera.height}; give the images that "
+                "the poses were made with"
             )
         camera = replace(camera, width=width, height=height)
         if camera.distortion is not None:

@@ -21,8 +21,8 @@ def camera_center(world_to_camera: np.ndarray) -> np.ndarray:
 def score_views(points: np.ndarray, visible: np.ndarray, poses: Sequence[np.ndarray]) -> np.ndarray:
     """MVSNet's score of each pair of views (Yao et al., ECCV 2018, section 4.1).
 
-    The sum over common points of ``exp(-(theta - 5)^2 / (2 sigma^2))``, theta being the angle in degrees between the rays
-    to the two camera centres, sigma 1 up to 5 degrees and 10 above.
+    The sum over common points of ``exp(-(theta - 5)^2 / (2 sigma^2))``, theta being the angle in degrees between the
+    rays to the two camera centres, sigma 1 up to 5 degrees and 10 above.
 
     Args:
         points: [P, 3] positions.
