@@ -8,26 +8,31 @@ same. Seconds are those of the prediction alone (files are read before), after o
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vision3d.errors import InputError, UnknownNameError
-from vision3d.evaluation.baselines import BASELINES, match_baseline
+from vision3d.evaluation.baselines import BASELINES
+from vision3d.evaluation.matchers import (
+    Matcher,
+    Observer,
+    Prediction,
+    Progress,
+    baseline_matcher,
+    network_matcher,
+    warm_up,
+)
 from vision3d.evaluation.metrics import disparity_errors
+from vision3d.evaluation.sparsification import Sparsification
 from vision3d.types import StereoSample
 
 if TYPE_CHECKING:
     from torch import nn
 
     from vision3d.datasets.folder import FolderStereo
-
-Matcher = Callable[[StereoSample], np.ndarray]
-Progress = Callable[[int, int, str], None]
-WARM_UP_CROP = (128, 256)
 
 
 def evaluate_folder(
@@ -40,6 +45,9 @@ def evaluate_folder(
     scale: float | str = 1.0,
     device: str | None = None,
     progress: Progress | None = None,
+    limit: int | None = None,
+    confidence: bool = False,
+    observers: Iterable[Observer] = (),
 ) -> dict[str, Any]:
     """Measure a network on ``root/<set>/<scene>/``.
 
@@ -52,6 +60,10 @@ def evaluate_folder(
         scale: the images are resized by this factor before the network sees them, its answer back; or ``"auto"``.
         device: ``"cpu"``, ``"cuda"``, ...; None takes CUDA where there is one.
         progress: called before each scene with its number, the number of scenes, and its name.
+        limit: measure only the first so many scenes.
+        confidence: also say how well the confidence ranks the errors (twice the time): ``"confidence"``, see
+            :class:`vision3d.evaluation.sparsification.Sparsification`.
+        observers: called after each scene with the sample, each method's answer and each method's figures.
 
     Returns:
         ``{"model", "scenes": [{"scene", "epe", "rms", "bad0.5" ... "bad4", "d1", "density", "pixels", "seconds"}],
@@ -69,62 +81,70 @@ def evaluate_folder(
     if baseline is not None and baseline not in BASELINES:
         raise UnknownNameError("baseline", baseline, BASELINES)
     data = FolderStereo(root, exclude=tuple(exclude))
-    name, network = _network(model, weights, scale, device)
+    name, network = network_matcher(model, weights, scale, device, confidence)
     matchers = [network]
     if baseline is not None:
-        matchers.append(lambda sample: match_baseline(baseline, sample.left, sample.right, data.ndisp(sample.scene)))
-    rows, skipped = _measure_all(data, matchers, progress)
+        matchers.append(baseline_matcher(baseline, lambda sample: data.ndisp(sample.scene)))
+    watchers, quality = list(observers), Sparsification()
+    if confidence:
+        watchers.append(quality_observer(quality))
+    rows, skipped = _measure_all(data, matchers, progress, limit, watchers)
     if not rows[0]:
         raise InputError(f"{root}: no scene with ground truth is left to evaluate")
     report = {"model": name, **_summary(rows[0]), "skipped": skipped, "protocol": _protocol(scale)}
+    if confidence:
+        report["confidence"] = quality.compute()
     if baseline is not None:
         report["baseline"] = {"name": baseline, **_summary(rows[1])}
     return report
 
 
-def _network(
-    model: str | nn.Module, weights: str | Path | None, scale: float | str, device: str | None
-) -> tuple[str, Matcher]:
-    from vision3d.pipelines import load_stereo_model, predict_stereo
+def quality_observer(quality: Sparsification) -> Observer:
+    """An observer that adds each answer of the network with a confidence to ``quality`` and to the scene's figures."""
 
-    network, name, _ = load_stereo_model(model, weights=weights, device=device)
+    def observe(sample: StereoSample, answers: list[Prediction], rows: list[dict[str, Any]]) -> None:
+        answer = answers[0]
+        if answer.confidence is not None and sample.disparity is not None:
+            figures = quality.update(answer.disparity, sample.disparity, answer.confidence, answer.occlusion)
+            rows[0].update(figures)
 
-    def predict(sample: StereoSample) -> np.ndarray:
-        return predict_stereo(
-            sample.left, sample.right, model=network, scale=scale, confidence=False, check_pair=False
-        ).disparity
-
-    return name, predict
+    return observe
 
 
 def _measure_all(
-    data: FolderStereo, matchers: list[Matcher], progress: Progress | None
+    data: FolderStereo,
+    matchers: list[Matcher],
+    progress: Progress | None,
+    limit: int | None,
+    observers: list[Observer],
 ) -> tuple[list[list[dict[str, Any]]], list[dict[str, str]]]:
     """The rows of each matcher, and the scenes without truth."""
     rows: list[list[dict[str, Any]]] = [[] for _ in matchers]
     skipped = []
-    for number in range(len(data)):
+    count = len(data) if limit is None else min(limit, len(data))
+    for number in range(count):
         sample = data[number]
         if progress is not None:
-            progress(number, len(data), sample.scene)
+            progress(number, count, sample.scene)
         if sample.disparity is None or not sample.valid.any():
             skipped.append({"scene": sample.scene, "reason": "no dense ground truth"})
             continue
         if not rows[0]:
-            height, width = WARM_UP_CROP
-            matchers[0](StereoSample(sample.left[:height, :width], sample.right[:height, :width]))
-        for matcher, measured in zip(matchers, rows, strict=True):
-            measured.append(_measure(sample, sample.disparity, matcher))
+            warm_up(matchers[0], sample)
+        answers = [matcher(sample) for matcher in matchers]
+        measured = [_measure(sample, sample.disparity, answer) for answer in answers]
+        for observer in observers:
+            observer(sample, answers, measured)
+        for kept, row in zip(rows, measured, strict=True):
+            kept.append(row)
     return rows, skipped
 
 
-def _measure(sample: StereoSample, truth: np.ndarray, matcher: Matcher) -> dict[str, Any]:
-    start = time.perf_counter()
-    disparity = matcher(sample)
-    seconds = time.perf_counter() - start
-    row: dict[str, Any] = {"scene": sample.scene, **disparity_errors(disparity, truth), "seconds": seconds}
+def _measure(sample: StereoSample, truth: np.ndarray, answer: Prediction) -> dict[str, Any]:
+    row: dict[str, Any] = {"scene": sample.scene, **disparity_errors(answer.disparity, truth)}
+    row["seconds"] = answer.seconds
     if sample.occlusion is not None:
-        row["nonoccluded"] = disparity_errors(disparity, truth, ~sample.occlusion)
+        row["nonoccluded"] = disparity_errors(answer.disparity, truth, ~sample.occlusion)
     return row
 
 
@@ -139,7 +159,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The mean of each figure over the scenes that have it."""
     keys = [key for key in rows[0] if key not in ("scene", "pixels", "nonoccluded")]
-    mean: dict[str, Any] = {key: float(np.mean([row[key] for row in rows])) for key in keys}
+    mean: dict[str, Any] = {key: float(np.mean([row[key] for row in rows if key in row])) for key in keys}
     visible = [row["nonoccluded"] for row in rows if "nonoccluded" in row]
     if visible:
         mean["nonoccluded"] = {**_mean(visible), "scenes": len(visible)}

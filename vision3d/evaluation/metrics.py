@@ -9,6 +9,7 @@ EPE is the mean absolute error in pixels, bad-k the percentage of pixels that ar
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 THRESHOLDS = (0.5, 1.0, 2.0, 3.0, 4.0)
 QUANTILES = (50, 90, 95, 99)
 D1_PIXELS, D1_FRACTION = 3.0, 0.05
+_LARGEST = 1e30  # a prediction beyond it counts as absent
 
 
 def _array(values: np.ndarray | torch.Tensor, name: str) -> np.ndarray:
@@ -39,24 +41,31 @@ def _array(values: np.ndarray | torch.Tensor, name: str) -> np.ndarray:
 class DisparityMetrics:
     """Sums and counts over pixels. They merge, so that images, processes and machines can be added up in any order.
 
+    The counts are integers and the sums of each image are added as fractions, without rounding: the figures of merged
+    parts equal those of the whole to the last bit.
+
     A pixel counts if its truth is finite and the mask, if any, is True there. A prediction that is not finite is wrong
     for every bad-k and for D1; for EPE and RMS its hole is filled first as the KITTI development kit does
     (``vision3d.geometry.disparity.fill_invalid``), or with 0 if the whole map is empty.
 
     Attributes:
         thresholds: the values k of bad-k, pixels.
-        quantiles: also keep every single error, for A50, A90, A95 and A99.
+        quantiles: also keep every single error, for exact A50, A90, A95 and A99 (4 bytes a pixel; for large sets see
+            ``vision3d.evaluation.quantiles.ErrorHistogram``).
+        smooth_l1: also the mean of the smooth L1 loss, which FADNet calls EPE.
         pixels, absent: number of counted pixels, and of those without a prediction.
-        absolute, squared: sums of the absolute and the squared error.
+        absolute, squared, smooth: sums of the absolute, the squared and the smooth L1 error.
         bad, d1: number of wrong pixels for each threshold, and for D1.
     """
 
     thresholds: Sequence[float] = THRESHOLDS
     quantiles: bool = False
+    smooth_l1: bool = False
     pixels: int = 0
     absent: int = 0
-    absolute: float = 0.0
-    squared: float = 0.0
+    absolute: Fraction = Fraction(0)
+    squared: Fraction = Fraction(0)
+    smooth: Fraction = Fraction(0)
     bad: list[int] = field(default_factory=list)
     d1: int = 0
     errors: list[np.ndarray] = field(default_factory=list, repr=False)
@@ -89,7 +98,7 @@ class DisparityMetrics:
             counted = counted & chosen
         if predicted.shape != true.shape:
             raise InputError(f"the prediction is {_size(predicted)}, the truth {_size(true)}: they must be one size")
-        absent = ~np.isfinite(predicted)
+        absent = ~(np.abs(predicted) <= _LARGEST)
         values = _filled(predicted.astype(np.float64), absent)[counted]
         wanted = true[counted].astype(np.float64)
         self._add(np.abs(values - wanted), wanted, absent[counted])
@@ -97,8 +106,10 @@ class DisparityMetrics:
     def _add(self, error: np.ndarray, truth: np.ndarray, absent: np.ndarray) -> None:
         self.pixels += error.size
         self.absent += int(absent.sum())
-        self.absolute += float(error.sum())
-        self.squared += float(np.square(error).sum())
+        self.absolute += Fraction(float(error.sum()))
+        self.squared += Fraction(float(np.square(error).sum()))
+        if self.smooth_l1:
+            self.smooth += Fraction(float(np.where(error < 1, 0.5 * np.square(error), error - 0.5).sum()))
         for index, threshold in enumerate(self.thresholds):
             self.bad[index] += int(((error > threshold) | absent).sum())
         self.d1 += int((((error > D1_PIXELS) & (error > D1_FRACTION * np.abs(truth))) | absent).sum())
@@ -111,28 +122,33 @@ class DisparityMetrics:
         Raises:
             InputError: they were counted with different settings.
         """
-        if (self.thresholds, self.quantiles) != (other.thresholds, other.quantiles):
+        mine, theirs = ((part.thresholds, part.quantiles, part.smooth_l1) for part in (self, other))
+        if mine != theirs:
             raise InputError("only metrics with the same thresholds and quantiles can be merged")
         return DisparityMetrics(
             thresholds=self.thresholds,
             quantiles=self.quantiles,
+            smooth_l1=self.smooth_l1,
             pixels=self.pixels + other.pixels,
             absent=self.absent + other.absent,
             absolute=self.absolute + other.absolute,
             squared=self.squared + other.squared,
-            bad=[mine + theirs for mine, theirs in zip(self.bad, other.bad, strict=True)],
+            smooth=self.smooth + other.smooth,
+            bad=[sum(pair) for pair in zip(self.bad, other.bad, strict=True)],
             d1=self.d1 + other.d1,
             errors=[*self.errors, *other.errors],
         )
 
     def compute(self) -> dict[str, float]:
         """The figures: ``epe`` and ``rms`` (pixels), ``bad0.5`` ... and ``d1`` (percent), ``density`` (percent of the
-        counted pixels that have a prediction), ``pixels``, and ``a50`` ... (pixels) if quantiles are kept.
+        counted pixels that have a prediction), ``pixels``; if asked for, ``a50`` ... and ``smooth_l1`` (pixels).
 
         Without a single counted pixel all but ``pixels`` are NaN.
         """
         count = self.pixels or float("nan")
-        figures = {"epe": self.absolute / count, "rms": (self.squared / count) ** 0.5}
+        figures = {"epe": exact_mean(self.absolute, self.pixels), "rms": exact_mean(self.squared, self.pixels) ** 0.5}
+        if self.smooth_l1:
+            figures["smooth_l1"] = exact_mean(self.smooth, self.pixels)
         for threshold, bad in zip(self.thresholds, self.bad, strict=True):
             figures[f"bad{threshold:g}"] = 100.0 * bad / count
         figures["d1"] = 100.0 * self.d1 / count
@@ -162,6 +178,11 @@ def disparity_errors(
     metrics = DisparityMetrics(quantiles=quantiles)
     metrics.update(prediction, truth, mask)
     return metrics.compute()
+
+
+def exact_mean(total: Fraction, count: int) -> float:
+    """``total / count``, correctly rounded; NaN if there is nothing."""
+    return float(total / count) if count else float("nan")
 
 
 def _size(array: np.ndarray) -> str:
