@@ -270,7 +270,7 @@ def list_folder(folder: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
         with os.scandir(folder) as items:
             for item in items:
                 if not item.name.startswith("."):
-                    (folders if item.is_dir() else files).append(item.name)
+                    (folders if _is_folder(item) else files).append(item.name)
     except (FileNotFoundError, NotADirectoryError):
         return [], []
     except OSError as error:
@@ -278,6 +278,13 @@ def list_folder(folder: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
             f"{printable(folder)}: cannot be read ({error.strerror}); check its permissions"
         ) from error
     return sorted(folders), sorted(files)
+
+
+def _is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def images_in(folder: str | os.PathLike[str]) -> list[str]:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
-from vision3d.datasets.codecs import read_either, read_nonzero, read_sintel_disparity
+from vision3d.datasets.codecs import read_either, read_sintel_disparity
 from vision3d.datasets.pairs import MapFile, PairEntry, StereoPairs, first_folder, images_in, join, list_folder
 
 
 class SintelStereo(StereoPairs):
-    """``training/<pass>_left/<sequence>/frame_0001.png``, ``<pass>_right``, ``disparities``; where present
-    ``occlusions`` and ``outofframe`` (together the occlusion mask).
+    """``training/<pass>_left/<sequence>/frame_0001.png``, ``<pass>_right``, ``disparities``; where both are
+    present ``occlusions`` and ``outofframe`` (together the occlusion mask).
 
     Option ``passname``: ``final`` (default) or ``clean``.
     """
@@ -38,5 +38,3 @@ def _maps(root: str, place: str) -> Iterator[MapFile]:
     hidden, outside = join(root, "occlusions", place), join(root, "outofframe", place)
     if os.path.isfile(hidden) and os.path.isfile(outside):
         yield MapFile("occlusion", hidden, partial(read_either, other=outside), (outside,))
-    elif os.path.isfile(hidden):
-        yield MapFile("occlusion", hidden, read_nonzero)

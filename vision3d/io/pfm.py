@@ -29,7 +29,9 @@ def read_pfm(path: str | os.PathLike[str]) -> np.ndarray:
     header = _HEADER.match(content[:65536])
     if header is None:
         if content[:2] not in (b"Pf", b"PF"):
-            raise DisparityError(f"{path}: not a PFM file, it starts with {content[:2]!r} instead of Pf or PF")
+            raise DisparityError(
+                f"{path}: not a PFM file, it starts with {content[:2]!r} instead of Pf or PF; give the PFM file"
+            )
         raise DisparityError(f"{path}: the PFM header is incomplete (width, height and scale expected); write it again")
     magic, width_text, height_text, scale_text = header.groups()
     try:
