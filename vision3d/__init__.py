@@ -29,7 +29,7 @@ _PUBLIC = {
     "Vision3DError": "vision3d.errors",
 }
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions that vision3d raises for anything a user can mend.
 
-Each message is one line that says what was wrong, where, and the mend. The command prints that line and exits with code 2.
+Each message is one line that says what was wrong, where, and the mend. The command prints it and exits with code 2.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TASKS = ("stereo", "normals", "mvs", "panorama", "nerf")
 
-# Modules that register networks. They are imported when a name is first looked up, so that `import vision3d` stays cheap.
+# Modules that register networks, imported when a name is first looked up, so that `import vision3d` stays cheap.
 _MODEL_MODULES = (
     "vision3d.models.stereo.covonet",
     "vision3d.models.stereo.fadnet",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import urllib.parse
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +99,7 @@ class ModelCard:
         raise UnknownNameError(f"weight tag of '{self.name}'", tag, [card.tag for card in self.weights])
 
 
-@lru_cache(maxsize=None)
+@cache
 def _read_family(family: str) -> dict[str, Any]:
     import yaml
 
@@ -216,7 +216,7 @@ def _checked(card: WeightsCard) -> Path:
     try:
         digest = hashlib.sha256(card.file.read_bytes()).hexdigest()
     except OSError as error:
-        raise WeightsError(f"{card.file}: the weights cannot be read ({error.strerror}): reinstall the package") from error
+        raise WeightsError(f"{card.file}: cannot be read ({error.strerror}): reinstall the package") from error
     if digest != card.sha256:
         raise WeightsError(f"{card.file}: the file is damaged (SHA-256 differs from its card): reinstall the package")
     return card.file
@@ -235,7 +235,7 @@ def _download(url: str) -> Path:
             with atomic_write(target) as temporary:
                 torch.hub.download_url_to_file(url, str(temporary), progress=True)
         except OSError as error:
-            raise WeightsError(f"{url}: cannot be downloaded ({error}): check the address, or pass a local file") from error
+            raise WeightsError(f"{url}: no download ({error}): check the address, or pass a local file") from error
     return target
 
 
