@@ -288,13 +288,10 @@ def test_real_pairs_in_their_layouts(shared: Path, tmp_path: Path) -> None:
         "middlebury2006": (14.333, 70.333),
         "flyingthings3d": (1.206, 152.119),
     }
-    from vision3d.datasets.verify import verify_pairs
-
     for name, limits in ranges.items():
         data = open_dataset(name, tmp_path / name)
         disparity = data[0].disparity
         np.testing.assert_allclose((np.nanmin(disparity), np.nanmax(disparity)), limits, atol=6e-4)
-        assert verify_pairs(data) == [], name  # type: ignore[arg-type]
     assert open_dataset("eth3d", tmp_path / "eth3d")[0].rig.baseline == pytest.approx(0.05955, abs=1e-5)
 
 
