@@ -61,20 +61,33 @@ def cast_rays(origin: np.ndarray, directions: np.ndarray, wavelength: float = 0.
         The multiple of the direction where the ray ends [...], the colour [..., 3] in [0, 1], and the unit normal
         [..., 3], which points towards the origin.
     """
+    multiple, axis, hit = _meet(origin, directions)
+    points = origin + multiple[..., None] * directions
+    walls = -np.sign(directions) * (np.arange(3) == axis[..., None])
+    normals = np.where(hit[..., None], (points - _SPHERE_CENTER) / _SPHERE_RADIUS, walls)
+    return multiple, _texture(points, wavelength), normals
+
+
+def _rays(camera: Camera, top: int, bottom: int) -> tuple[np.ndarray, np.ndarray]:
+    """Centre of the camera, and world directions of z = 1 (multiples of them are z-depths) of the rows of a band."""
+    columns, rows = np.meshgrid(np.arange(camera.width or 0), np.arange(top, bottom))
+    pixels = np.stack([columns, rows, np.ones(columns.shape)], axis=-1)
+    rotation, translation = camera.world_to_camera[:3, :3], camera.world_to_camera[:3, 3]
+    return -rotation.T @ translation, pixels @ (np.linalg.inv(camera.intrinsics).T @ rotation)
+
+
+def _meet(origin: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Multiple of each direction where the ray ends, the axis of the wall behind, and whether it ends on the sphere."""
     with np.errstate(divide="ignore"):
         ends = (np.where(directions > 0, _ROOM[1], _ROOM[0]) - origin) / directions
     axis = np.argmin(np.where(directions == 0, np.inf, ends), axis=-1)
     room = np.take_along_axis(ends, axis[..., None], axis=-1)[..., 0]
-    normals = -np.sign(directions) * (np.arange(3) == axis[..., None])
     offset = origin - _SPHERE_CENTER
     a, b = np.sum(directions**2, axis=-1), directions @ offset
     root = b**2 - a * (offset @ offset - _SPHERE_RADIUS**2)
     sphere = (-b - np.sqrt(np.maximum(root, 0))) / a
     hit = (root > 0) & (sphere > 0) & (sphere < room)
-    multiple = np.where(hit, sphere, room)
-    points = origin + multiple[..., None] * directions
-    normals = np.where(hit[..., None], (points - _SPHERE_CENTER) / _SPHERE_RADIUS, normals)
-    return multiple, _texture(points, wavelength), normals
+    return np.where(hit, sphere, room), axis, hit
 
 
 def make_camera_ring(count: int, intrinsics: np.ndarray, width: int, height: int, step: float = 0.06) -> list[Camera]:
@@ -94,12 +107,15 @@ def make_camera_ring(count: int, intrinsics: np.ndarray, width: int, height: int
 
 def render_view(camera: Camera, wavelength: float = 0.3) -> ToyView:
     """Render the scene exactly at the pixel centres; the camera must know its size."""
-    columns, rows = np.meshgrid(np.arange(camera.width or 0), np.arange(camera.height or 0))
-    pixels = np.stack([columns, rows, np.ones(columns.shape)], axis=-1)
-    rays = pixels @ np.linalg.inv(camera.intrinsics).T  # z = 1, so multiples along them are z-depths
-    rotation, translation = camera.world_to_camera[:3, :3], camera.world_to_camera[:3, 3]
-    depth, colors, _ = cast_rays(-rotation.T @ translation, rays @ rotation, wavelength)
+    depth, colors, _ = cast_rays(*_rays(camera, 0, camera.height or 0), wavelength)
     return ToyView(np.rint(255 * colors).astype(np.uint8), camera, depth.astype(np.float32))
+
+
+def render_depth(camera: Camera) -> np.ndarray:
+    """Exact z-depth [H, W] float32 of the scene, in bands of rows, so that large maps need little memory."""
+    height = camera.height or 0
+    bands = [(top, min(top + 100, height)) for top in range(0, height, 100)]
+    return np.concatenate([_meet(*_rays(camera, *band))[0].astype(np.float32) for band in bands])
 
 
 def make_toy_views(count: int = 4, width: int = 96, height: int = 72) -> list[ToyView]:
@@ -300,7 +316,7 @@ def _write_dtu_depth(root: Path, scan: int, index: int, camera: Camera, depths: 
     if depths == "low":
         quarter = scale_camera(scale_camera(metres, 0.5, CROP_LEFT, CROP_TOP), 0.25)
         metres = replace(quarter, width=LOW_SIZE[0], height=LOW_SIZE[1])
-    depth = render_view(metres).depth * np.float32(1000)
+    depth = render_depth(metres) * np.float32(1000)
     mask = np.full(depth.shape, 255, dtype=np.uint8)
     mask[: depth.shape[0] // 6] = 5  # a speck of compression, not valid at the default level
     place = ensure_folder(root / folder)
