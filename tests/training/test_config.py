@@ -69,6 +69,8 @@ def test_overrides(recipe: Path) -> None:
         ("trianer.max_steps=10", "did you mean 'trainer'"),
         ("data.train.0.rot=x", "did you mean 'data.train.0.root'"),
         ("data.train.3.root=x", "index below 1"),
+        ("data.train.0.kind=kitti2105", "did you mean kitti2015"),
+        ("data.train.0.kind=pool + 2", "position 8"),
         ("trainer.max_steps=many", "trainer.max_steps"),
         ("trainer.max_steps=0", "at least 1"),
         ("optimizer.name=adm", "adam"),

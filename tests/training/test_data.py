@@ -103,6 +103,9 @@ def test_sources(pool: Path) -> None:
     assert len(open_sources([source, SourceConfig("pool", str(pool))])) == 21  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="shard"):
         open_sources([SourceConfig("pool", str(pool), {"shard": 1})])
+    assert len(open_sources([SourceConfig("3*pool", str(pool))])) == 21  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="VISION3D_ROOT_KITTI2015"):
+        open_sources([SourceConfig("kitti2015")])
     with pytest.raises(ConfigError, match="endless"):
         open_sources([source, SourceConfig("synthetic")])
 

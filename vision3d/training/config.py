@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vision3d.errors import ConfigError
+from vision3d.errors import ConfigError, UnknownNameError
 
 
 @dataclass
@@ -25,9 +25,13 @@ class ModelConfig:
 
 @dataclass
 class SourceConfig:
-    """One data set: its kind, folder, further arguments of its reader, and how often each pair counts in an epoch."""
+    """One data set: its kind, folder, further arguments of its reader, and how often each pair counts in an epoch.
 
-    kind: Literal["pool", "sceneflow", "kitti2012", "kitti2015", "folder", "synthetic"]
+    ``kind`` is a name of ``vision3d data list``, or a mixture such as ``sceneflow + 2*kitti2015``; ``root`` may be
+    empty where the folder is configured (datasets/README.md).
+    """
+
+    kind: str
     root: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     repeat: int = 1
@@ -274,6 +278,17 @@ def _check_keys(content: Any, kind: Any, prefix: str, where: str) -> None:
             _check_keys(item, typing.get_args(kind)[0], f"{prefix}{number}.", where)
 
 
+def _check_kind(kind: str, where: str) -> None:
+    from vision3d.datasets.mixture import parse_mixture
+    from vision3d.datasets.registry import find_dataset
+
+    try:
+        for _, name in parse_mixture(kind):
+            find_dataset(name)
+    except (ConfigError, UnknownNameError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
 def _check_values(config: TrainConfig, where: str) -> None:
     trainer, schedule = config.trainer, config.schedule
     positive = {
@@ -292,7 +307,41 @@ def _check_values(config: TrainConfig, where: str) -> None:
             raise ConfigError(f"{where}: {name} must be at least 1, got {value}")
     if not 0 <= trainer.ema_decay < 1:
         raise ConfigError(f"{where}: trainer.ema_decay must lie in [0, 1), got {trainer.ema_decay}")
-    if len(schedule.milestones) != len(schedule.factors):
-        raise ConfigError(f"{where}: schedule.milestones and schedule.factors must have the same length")
+    _check_ranges(config, where)
+    _check_schedule(schedule, where)
     if not config.data.train:
         raise ConfigError(f"{where}: data.train is empty: name at least one data set")
+    for source in config.data.train + config.data.validation:
+        _check_kind(source.kind, where)
+
+
+def _check_ranges(config: TrainConfig, where: str) -> None:
+    trainer, schedule = config.trainer, config.schedule
+    optimizer, data = config.optimizer, config.data
+    for name, number in {"optimizer.lr": optimizer.lr, "trainer.clip_norm": trainer.clip_norm}.items():
+        if number is not None and not number > 0:
+            raise ConfigError(f"{where}: {name} must be positive, got {number}")
+    counts = {
+        "trainer.threads": trainer.threads,
+        "trainer.val_every_steps": trainer.val_every_steps,
+        "trainer.images": trainer.images,
+        "data.workers": data.workers,
+        "schedule.warmup_steps": schedule.warmup_steps,
+    }
+    for name, value in counts.items():
+        if value < 0:
+            raise ConfigError(f"{where}: {name} must not be negative, got {value}")
+    for name, share in {"data.crop_top": data.crop_top, "data.vertical_flip": data.vertical_flip}.items():
+        if not 0 <= share <= 1:
+            raise ConfigError(f"{where}: {name} must lie in [0, 1], got {share}")
+    if optimizer.amsgrad and optimizer.name == "lamb":
+        raise ConfigError(f"{where}: optimizer.amsgrad has no meaning for lamb: remove it, or choose adam or adamw")
+
+
+def _check_schedule(schedule: ScheduleConfig, where: str) -> None:
+    if len(schedule.milestones) != len(schedule.factors):
+        raise ConfigError(f"{where}: schedule.milestones and schedule.factors must have the same length")
+    if schedule.name == "steps" and not schedule.milestones:
+        raise ConfigError(f"{where}: schedule.name is steps, but there are no schedule.milestones and schedule.factors")
+    if schedule.milestones != sorted(schedule.milestones):
+        raise ConfigError(f"{where}: schedule.milestones must ascend, got {schedule.milestones}")

@@ -7,74 +7,29 @@ exactly the pairs that an uninterrupted one would, whatever the number of loader
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 
+from vision3d.datasets.registry import open_dataset
 from vision3d.datasets.transforms import center_crop, published_colors, random_crop, vertical_flip
 from vision3d.errors import ConfigError
 from vision3d.training.config import DataConfig, SourceConfig
 from vision3d.types import StereoBatch, StereoSample
 
-_READERS = {
-    "pool": ("vision3d.datasets.cache", "PoolStereo"),
-    "sceneflow": ("vision3d.datasets.sceneflow", "SceneFlowStereo"),
-    "kitti2012": ("vision3d.datasets.kitti", "Kitti2012Stereo"),
-    "kitti2015": ("vision3d.datasets.kitti", "Kitti2015Stereo"),
-    "folder": ("vision3d.datasets.folder", "FolderStereo"),
-}
 
-
-class SyntheticScenes(Dataset):
-    """Scenes made on the fly, numbered by their seed.
+def open_source(source: SourceConfig, split: str = "train") -> Dataset:
+    """Open one data set of a recipe, or a mixture of several.
 
     Args:
-        height, width: size of the pairs.
-        seed: the first scene's number.
-        scenes: how many there are; None: no end, no scene is seen twice.
-        options: those of ``SceneOptions``.
-    """
-
-    def __init__(
-        self, height: int = 384, width: int = 640, seed: int = 0, scenes: int | None = None, **options: Any
-    ) -> None:
-        from vision3d.datasets.synthetic import SceneOptions
-
-        self.height, self.width, self.seed, self.scenes = height, width, seed, scenes
-        plain: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
-        }
-        self.options = SceneOptions(**plain)
-
-    def __len__(self) -> int:
-        if self.scenes is None:
-            raise TypeError("these scenes have no end")
-        return self.scenes
-
-    def __getitem__(self, index: int) -> StereoSample:
-        from vision3d.datasets.synthetic import make_scene
-
-        if self.scenes is not None and not 0 <= index < self.scenes:
-            raise IndexError(index)
-        return make_scene(self.seed + index, self.height, self.width, self.options)
-
-
-def open_source(source: SourceConfig) -> Dataset:
-    """Open one data set of a recipe.
+        source: its ``kind`` is what ``open_dataset`` takes; without ``root`` the folder is found as described there.
+        split: used where the options do not name one.
 
     Raises:
-        ConfigError: an option that its reader does not have.
+        ConfigError: an option that its reader does not have, or no known folder.
     """
-    try:
-        if source.kind == "synthetic":
-            return SyntheticScenes(**source.options)
-        module, name = _READERS[source.kind]
-        return getattr(importlib.import_module(module), name)(source.root, **source.options)
-    except TypeError as error:
-        raise ConfigError(f"data set kind '{source.kind}': {str(error).replace('__init__() ', '')}") from error
+    return open_dataset(source.kind, source.root or None, **{"split": split, **source.options})
 
 
 def data_length(dataset: Dataset) -> int | None:
@@ -85,8 +40,8 @@ def data_length(dataset: Dataset) -> int | None:
         return None
 
 
-def open_sources(sources: list[SourceConfig]) -> Dataset:
-    """Chain the data sets of a recipe.
+def open_sources(sources: list[SourceConfig], split: str = "train") -> Dataset:
+    """Chain the data sets of a recipe; ``split`` holds for those that do not name one.
 
     Raises:
         ConfigError: an endless set beside others, or an illegal ``repeat``.
@@ -95,7 +50,7 @@ def open_sources(sources: list[SourceConfig]) -> Dataset:
     for source in sources:
         if source.repeat < 1:
             raise ConfigError(f"data set {source.kind} {source.root}: repeat must be at least 1, got {source.repeat}")
-        opened += [open_source(source)] * source.repeat
+        opened += [open_source(source, split)] * source.repeat
     if len(opened) == 1:
         return opened[0]
     if any(data_length(dataset) is None for dataset in opened):
@@ -169,7 +124,7 @@ def validation_loader(config: DataConfig, workers: int, rank: int, world: int) -
     """The validation pairs of one process, one a batch, or None if the recipe has none."""
     if not config.validation:
         return None
-    pairs: Dataset = ValidationPairs(open_sources(config.validation), config.validation_crop)
+    pairs: Dataset = ValidationPairs(open_sources(config.validation, "validation"), config.validation_crop)
     length = data_length(pairs)
     if length is None and config.validation_pairs is None:
         raise ConfigError("data.validation has no end: set data.validation_pairs")
