@@ -7,7 +7,9 @@ Each message is one line that says what was wrong, where, and the mend. The comm
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import inspect
+import typing
+from collections.abc import Callable, Iterable
 
 
 class Vision3DError(Exception):
@@ -57,6 +59,24 @@ class MissingExtraError(Vision3DError, ImportError):
         super().__init__(
             f'{purpose} needs the package "{package}": pip install "vision3d-zoo[{extra}]"{". " + hint if hint else ""}'
         )
+
+
+def check_options(owner: str, target: Callable[..., object], options: Iterable[str]) -> None:
+    """Raise ConfigError, with the nearest name, for a keyword argument that ``target`` does not take.
+
+    A function that hands ``**options`` on to the class that it returns is checked by that class.
+    """
+    parameters = inspect.signature(target).parameters
+    if any(item.kind is item.VAR_KEYWORD for item in parameters.values()) and not isinstance(target, type):
+        made = typing.get_type_hints(target).get("return")
+        parameters = inspect.signature(made).parameters if isinstance(made, type) else parameters
+    if any(item.kind is item.VAR_KEYWORD for item in parameters.values()):
+        return
+    for name in options:
+        if name not in parameters:
+            near = difflib.get_close_matches(name, parameters, n=1, cutoff=0.4)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(parameters) or 'none'}"
+            raise ConfigError(f"{owner}: unknown option '{name}': {hint}")
 
 
 class UnknownNameError(Vision3DError, KeyError):

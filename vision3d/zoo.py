@@ -8,13 +8,14 @@ A name may carry a weight tag: ``fadnetpp_slight.synthetic``. Cards and weights 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import urllib.parse
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision3d.errors import ConfigError, UnknownNameError, WeightsError
+from vision3d.errors import ConfigError, UnknownNameError, WeightsError, check_options
 from vision3d.registry import TASKS, find_model, registered_models
 from vision3d.resources import resource_folder
 
@@ -187,6 +188,7 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
     if tag and pretrained in (False, True):
         pretrained = tag
     weights = _resolve_weights(base, pretrained)
+    check_options(base, entry.build, options)
     try:
         model = entry.build(**options)
     except TypeError as error:
@@ -231,11 +233,11 @@ def _download(url: str) -> Path:
     name = hashlib.sha256(url.encode()).hexdigest()[:12] + "_" + Path(urllib.parse.urlparse(url).path).name
     target = folder / name
     if not target.exists():
-        try:
-            with atomic_write(target) as temporary:
+        with atomic_write(target) as temporary:
+            try:
                 torch.hub.download_url_to_file(url, str(temporary), progress=True)
-        except OSError as error:
-            raise WeightsError(f"{url}: no download ({error}): check the address, or pass a local file") from error
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                raise WeightsError(f"{url}: no download ({error}): check the address, or pass a local file") from error
     return target
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision3d.errors import ConfigError, InputError, UnknownNameError
+from vision3d.errors import ConfigError, InputError, UnknownNameError, check_options
 from vision3d.types import StereoBatch, StereoOutput
 
 
@@ -191,6 +191,7 @@ def create_loss(name: str, **options: Any) -> StereoLoss:
     """
     if name not in LOSSES:
         raise UnknownNameError("loss", name, LOSSES)
+    check_options(f"loss {name}", LOSSES[name], options)
     try:
         return LOSSES[name](**options)
     except TypeError as error:
