@@ -10,18 +10,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from vision3d.errors import Vision3DError
-
 _DESCRIPTION = "Train a network as a recipe says; see docs/training.md. Any option of the recipe can be set here."
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the sub-command."""
-    parser = subparsers.add_parser("train", help="train a network", description=_DESCRIPTION)
-    _add_arguments(parser)
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser = subparsers.add_parser("train", help="train a network from a recipe", description=_DESCRIPTION)
     parser.add_argument("config", metavar="CONFIG", help="recipe (YAML)")
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="key=value",
@@ -69,14 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the sub-command by itself; user errors are one line on stderr and exit code 2."""
-    parser = argparse.ArgumentParser(prog="train.py", description=_DESCRIPTION)
-    _add_arguments(parser)
-    arguments = parser.parse_args(argv)
-    try:
-        return int(arguments.run(arguments))
-    except Vision3DError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    """``vision3d train`` with these arguments (the process's own by default); returns the exit code."""
+    from vision3d.cli.main import main as command
+
+    return command(["train", *(sys.argv[1:] if argv is None else argv)])

@@ -70,10 +70,12 @@ def create_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.O
     """Build the optimiser of a recipe over the trainable parameters of ``model``."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     common: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas), "weight_decay": config.weight_decay}
+    usual = 1e-6 if config.name == "lamb" else 1e-8
+    common["eps"] = usual if config.eps is None else config.eps
     if config.name == "lamb":
-        return Lamb(parameters, eps=config.eps or 1e-6, **common)
+        return Lamb(parameters, **common)
     kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
-    return kind(parameters, eps=config.eps or 1e-8, amsgrad=config.amsgrad, **common)
+    return kind(parameters, amsgrad=config.amsgrad, **common)
 
 
 @dataclass(frozen=True)

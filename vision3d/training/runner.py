@@ -164,7 +164,7 @@ def _make_trainer(config: TrainConfig, folder: Path, total: int) -> Trainer:
         Checkpoints(folder, settings.checkpoint_every_steps),
     ]
     if sys.stderr.isatty():
-        callbacks.append(RichProgressBar())
+        callbacks.append(RichProgressBar(console_kwargs={"stderr": True}))
     every = settings.val_every_steps * settings.accumulate
     return Trainer(
         accelerator=settings.accelerator,

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision3d.errors import InputError
+from vision3d.errors import ConfigError, InputError
 from vision3d.training.config import TrainConfig
 from vision3d.training.losses import create_loss
 from vision3d.training.optimizers import Round, create_optimizer, find_round, learning_rate_factor
@@ -80,6 +80,8 @@ class StereoTask(LightningModule):
         if config.trainer.ema_decay:
             self.average = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.loss = create_loss(config.loss.name, **config.loss.options)
+        if any(item.weights is not None for item in rounds) and not hasattr(self.loss, "weights"):
+            raise ConfigError(f"loss {config.loss.name} takes no weights: remove them from loss.rounds")
         self.last: dict[str, Tensor | float] = {}
         self.validation_metrics: dict[str, float] = {}
         self.previews: list[tuple[StereoBatch, Tensor]] = []
