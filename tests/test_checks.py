@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vision3d.checks import check_same_size, fit_rig_to_image, measure_pair, pair_warnings
+from vision3d.checks import check_same_channels, check_same_size, fit_rig_to_image, measure_pair, pair_warnings
 from vision3d.errors import CalibrationError, InputError
 from vision3d.io.images import read_image
 from vision3d.types import Camera, StereoRig
@@ -78,7 +78,7 @@ def test_sizes_and_channels_are_named() -> None:
     with pytest.raises(InputError, match=r"a\.png is 6x4 but b\.png is 5x4"):
         check_same_size(np.zeros((4, 6, 3)), np.zeros((4, 5, 3)), "a.png", "b.png")
     with pytest.raises(InputError, match=r"a\.png has 3 channels but b\.png has 1 channels"):
-        check_same_size(np.zeros((4, 6, 3)), np.zeros((4, 6, 1)), "a.png", "b.png")
+        check_same_channels(3, 1, "a.png", "b.png")
 
 
 def test_calibration_of_another_size_is_refused() -> None:

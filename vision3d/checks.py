@@ -22,6 +22,7 @@ MIN_MATCHES = 30  # fewer agreeing matches give no verdict
 MAX_VERTICAL_OFFSET = 1.5  # pixels; rectified real pairs stay below 0.7
 _MIN_SIDE = 64  # pixels; smaller images hold no ORB patch away from their border
 _MAX_TILT = 0.15  # pixels of vertical offset a pixel of position
+_ONE_PAIR = "a stereo pair has one size, pass the two views of one rectified pair"
 _INLIER = 1.5  # pixels from the fitted offset
 
 
@@ -54,13 +55,16 @@ def describe_input(value: object, side: str) -> str:
 
 
 def check_same_size(left: np.ndarray, right: np.ndarray, left_name: str, right_name: str) -> None:
-    """Raise InputError, naming both files and sizes, unless both images [H, W, C] have one shape."""
-    if left.shape == right.shape:
-        return
-    sizes = [f"{name} is {a.shape[1]}x{a.shape[0]}" for name, a in ((left_name, left), (right_name, right))]
-    if left.shape[:2] == right.shape[:2]:
-        sizes = [f"{name} has {a.shape[2]} channels" for name, a in ((left_name, left), (right_name, right))]
-    raise InputError(f"{sizes[0]} but {sizes[1]}: a stereo pair has one size, pass the two views of one rectified pair")
+    """Raise InputError, naming both files and sizes, unless both images [H, W, C] have one height and width."""
+    if left.shape[:2] != right.shape[:2]:
+        sizes = [f"{name} is {a.shape[1]}x{a.shape[0]}" for name, a in ((left_name, left), (right_name, right))]
+        raise InputError(f"{sizes[0]} but {sizes[1]}: {_ONE_PAIR}")
+
+
+def check_same_channels(left: int, right: int, left_name: str, right_name: str) -> None:
+    """Raise InputError, naming both files, unless both images have the same number of channels."""
+    if left != right:
+        raise InputError(f"{left_name} has {left} channels but {right_name} has {right} channels: {_ONE_PAIR}")
 
 
 def fit_rig_to_image(rig: StereoRig, width: int, height: int) -> StereoRig:

@@ -45,8 +45,14 @@ def choose_device(device: str | torch.device | None) -> torch.device:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise InputError(f"unknown device '{device}': use cpu, cuda or cuda:N") from error
+    if chosen.type not in ("cpu", "cuda", "mps"):
+        raise InputError(f"device '{device}' is not supported: use cpu, cuda or cuda:N")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device '{device}' was asked for, but this machine has no usable CUDA device: use cpu")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device '{device}' does not exist: this machine has {torch.cuda.device_count()} CUDA devices")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise InputError(f"device '{device}' was asked for, but this machine has none: use cpu")
     return chosen
 
 

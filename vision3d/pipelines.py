@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from vision3d import inference
-from vision3d.checks import check_same_size, describe_input, fit_rig_to_image, pair_warnings
-from vision3d.errors import CalibrationError, InputError
+from vision3d.checks import check_same_channels, check_same_size, describe_input, fit_rig_to_image, pair_warnings
+from vision3d.errors import InputError
 from vision3d.results import StereoResult
 from vision3d.types import StereoRig
 
@@ -184,13 +184,12 @@ def consistency(
 
 
 def _read_pair(left: ImageLike, right: ImageLike) -> tuple[np.ndarray, np.ndarray]:
-    from vision3d.io.images import as_image
+    from vision3d.io.images import as_image, count_channels
 
     names = [describe_input(left, "left"), describe_input(right, "right")]
-    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and left.ndim == right.ndim == 3:
-        check_same_size(left, right, *names)  # arrays may differ in channels, too
     views = as_image(left), as_image(right)
     check_same_size(*views, *names)
+    check_same_channels(count_channels(left), count_channels(right), *names)
     return views
 
 
@@ -201,11 +200,7 @@ def _read_rig(calibration: Any, width: int, height: int) -> StereoRig | None:
         return fit_rig_to_image(calibration, width, height)
     from vision3d.io.calibration import read_calibration
 
-    rig = read_calibration(calibration, image_size=(width, height))
-    try:
-        return fit_rig_to_image(rig, width, height)
-    except CalibrationError as error:
-        raise CalibrationError(f"{calibration}: {error}") from error
+    return read_calibration(calibration, image_size=(width, height))
 
 
 def _run(

@@ -168,11 +168,11 @@ class StereoResult:
             cloud_options: arguments of :meth:`pointcloud`.
 
         Raises:
-            OutputError: the folder cannot be written. InputError: unknown cloud format.
+            OutputError: the folder cannot be written. InputError: unknown cloud format, or an illegal limit.
         """
         from vision3d.io.files import ensure_folder
 
-        self._check_save(cloud_formats, truth)
+        self._check_save(cloud_formats, truth, max_display)
         target = ensure_folder(folder)
         try:
             hidden = Path(tempfile.mkdtemp(prefix=".vision3d-", dir=target))
@@ -192,7 +192,9 @@ class StereoResult:
             shutil.rmtree(hidden, ignore_errors=True)
         return {name: target / name for name in names}
 
-    def _check_save(self, cloud_formats: Sequence[str], truth: np.ndarray | None) -> None:
+    def _check_save(self, cloud_formats: Sequence[str], truth: np.ndarray | None, max_display: float | None) -> None:
+        if max_display is not None and not (np.isfinite(max_display) and max_display > 0):
+            raise InputError(f"max_display is {max_display}: pass a positive number of pixels")
         for name in cloud_formats:
             if name not in CLOUD_FORMATS:
                 raise InputError(f"unknown cloud format '{name}': use {', '.join(CLOUD_FORMATS)}")

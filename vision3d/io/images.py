@@ -120,6 +120,26 @@ def as_image(image: Any) -> np.ndarray:
     return np.ascontiguousarray(_to_uint8(array))
 
 
+def count_channels(image: Any) -> int:
+    """Channels of what :func:`as_image` takes, before grey is replicated and alpha dropped (a palette counts as RGB).
+
+    Raises:
+        ImageError: a file that is no image.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(image, (str, os.PathLike)):
+        try:
+            with Image.open(image) as opened:
+                return count_channels(opened)
+        except (OSError, UnidentifiedImageError) as problem:
+            raise ImageError(f"{image}: cannot be read ({_line(problem)}); check the path") from problem
+    if hasattr(image, "getbands"):
+        return 3 if image.mode == "P" else len(image.getbands())
+    shape = np.shape(image)
+    return 1 if len(shape) == 2 else int(shape[-1])
+
+
 def write_image(path: str | os.PathLike[str], rgb: np.ndarray) -> None:
     """Write an RGB or grey image; the suffix of ``path`` chooses the format.
 
