@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--out", type=Path, default=Path("cloud.ply"), metavar="FILE", help=".ply, .glb or .pcd")
     parser.add_argument("--depth", action="store_true", help="MAP is depth: 16-bit PNG in mm, or PFM or npy in metres")
     parser.add_argument("--encoding", help="of MAP: pfm, uint16, uint8, npy, npz, npz:KEY (default: by the file)")
-    parser.add_argument("--divide-by", type=float, metavar="N", help="codes a pixel of disparity, for 8-bit maps")
+    parser.add_argument("--divide-by", type=float, metavar="N", help="codes a pixel of disparity (a metre of depth)")
     add_cloud_options(parser, confidence=False)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -85,6 +85,7 @@ def read_result(arguments: argparse.Namespace) -> StereoResult:
 def _read_map(arguments: argparse.Namespace) -> np.ndarray:
     from vision3d.io.disparity import read_depth_png16, read_disparity
 
-    if arguments.depth and arguments.map.lower().endswith(".png"):
+    stated = arguments.encoding is not None or arguments.divide_by is not None
+    if arguments.depth and arguments.map.lower().endswith(".png") and not stated:
         return read_depth_png16(arguments.map)
     return read_disparity(arguments.map, encoding=arguments.encoding, divide_by=arguments.divide_by)

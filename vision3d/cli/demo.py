@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         report = {**result.report(), "errors": errors, "seconds_by_method": times}
         print(to_json({**report, "output": {key: str(path) for key, path in written.items()}}))
     else:
-        _print_table(errors, times, out)
+        _print_table(errors, times, out, list(written))
     return 0
 
 
@@ -116,7 +116,7 @@ def _measure(
     return errors, times
 
 
-def _print_table(errors: dict[str, dict[str, float]], times: dict[str, float], out: Path) -> None:
+def _print_table(errors: dict[str, dict[str, float]], times: dict[str, float], out: Path, written: list[str]) -> None:
     from rich.table import Table
 
     print("Middlebury motorcycle, 741 x 500, all pixels with ground truth:")
@@ -128,6 +128,8 @@ def _print_table(errors: dict[str, dict[str, float]], times: dict[str, float], o
         table.add_row(method, *(f"{figures[title]:.2f}" for title in COLUMNS), f"{times[method]:.2f}")
     console().print(table)
     print(f"page:     {out / 'view.html'}  (vision3d view {out})")
-    print(f"pictures: {out / 'disparity.png'}, {out / 'error.png'}, {out / 'confidence.png'}")
-    print(f"cloud:    {out / 'cloud.ply'}, {out / 'cloud.glb'}")
+    pictures = [name for name in ("disparity.png", "error.png", "confidence.png") if name in written]
+    print(f"pictures: {', '.join(str(out / name) for name in pictures)}")
+    clouds = [name for name in written if name.startswith("cloud.")]
+    print(f"cloud:    {', '.join(str(out / name) for name in clouds) or '-'}")
     print(f"figures:  {out / 'report.json'}")

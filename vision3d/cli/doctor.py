@@ -173,7 +173,11 @@ def _cuda() -> dict[str, Any]:
         "available": True,
         "built_for": torch.version.cuda,
         "devices": [
-            {"name": device.name, "memory_gib": round(device.total_memory / 2**30, 1), "capability": device.major}
+            {
+                "name": device.name,
+                "memory_gib": round(device.total_memory / 2**30, 1),
+                "capability": f"{device.major}.{device.minor}",
+            }
             for device in devices
         ],
     }
