@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 COLORS = ("#6cb6ff", "#f0a35e", "#7ee2a8", "#98a1ad")
-WIDTH, HEIGHT = 560, 320
+WIDTH, HEIGHT = 440, 290
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 14, 44
 
 

@@ -33,6 +33,14 @@ _NAMES = {
     "auc": "AUC",
 }
 _HIDDEN = ("scene", "regions", "nonoccluded", "images", "scenes")
+_PLACES = {
+    "truth": "truth",
+    "prediction": "prediction",
+    "error": "error",
+    "baseline": "baseline",
+    "error of the baseline": "baseline-error",
+    "confidence": "confidence",
+}
 _CURVE = 2.0 ** np.arange(-3, 5.01, 0.05)  # pixels
 
 
@@ -108,6 +116,7 @@ def _tiles(report: dict[str, Any]) -> str:
 def _tile(
     name: str, value: float, unit: str, other: float | None, baseline: dict[str, Any] | None, main: bool = False
 ) -> str:
+    """A large figure; lower is better for all of them."""
     beside = ""
     if baseline is not None and other is not None:
         kind = "better" if value <= other else "worse"
@@ -177,15 +186,10 @@ def _figures(report: dict[str, Any]) -> str:
     parts = [(report["model"], report), *([(baseline["name"], baseline)] if baseline else [])]
     columns = [name for name in report["mean"] if name not in (*_HIDDEN, "seconds", "pixels")]
     rows = []
-    for kind, label in (("mean", "mean over images"), ("pooled", "over pixels")):
-        if kind not in report:
-            continue
-        for region, source in _regions(report[kind]):
-            for index, (name, part) in enumerate(parts):
-                figures = source if index == 0 else dict(_regions(part[kind])).get(region, {})
-                place = f"{REGIONS.get(region, region)}, {label}"
-                cells = "".join(f"<td>{_number(figures.get(column))}</td>" for column in columns)
-                rows.append(f'<tr><td class="text">{_text(place)}</td><td class="text">{_text(name)}</td>{cells}</tr>')
+    for kind, label in (("mean", "mean over images"), ("pooled", "over the pixels of all images")):
+        if kind in report:
+            rows.append(f'<tr class="group"><th colspan="{len(columns) + 2}">{label}</th></tr>')
+            rows += _figure_rows(parts, kind, columns)
     heads = "".join(f"<th>{_text(title_of(name))} {_text(unit_of(name))}</th>" for name in columns)
     head = f'<tr><th class="text">pixels</th><th class="text">method</th>{heads}</tr>'
     note = report["protocol"].get("text", "All pixels with a finite truth count; each scene weighs the same.")
@@ -194,6 +198,18 @@ def _figures(report: dict[str, Any]) -> str:
         f'<div class="scroll"><table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table></div>'
         f'<p class="note">{_text(note)}</p>',
     )
+
+
+def _figure_rows(parts: list[tuple[str, dict[str, Any]]], kind: str, columns: list[str]) -> Iterable[str]:
+    """For each region the network's figures, and the baseline's below."""
+    for region, source in _regions(parts[0][1][kind]):
+        for index, (name, part) in enumerate(parts):
+            figures = source if index == 0 else dict(_regions(part[kind])).get(region, {})
+            cells = "".join(f"<td>{_figure(figures.get(column), column)}</td>" for column in columns)
+            place = REGIONS.get(region, region) if index == 0 else ""
+            style = "first" if index == 0 and len(parts) > 1 else "second" if index else ""
+            texts = "".join(f'<td class="text">{_text(text)}</td>' for text in (place, name))
+            yield f'<tr class="{style}">{texts}{cells}</tr>'
 
 
 def _regions(figures: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -226,6 +242,7 @@ def _published(report: dict[str, Any]) -> str:
 
 def _scenes(title: str, scenes: list[ScenePictures], report: dict[str, Any], gallery: Gallery) -> str:
     blocks = [_scales()]
+    grid = "maps two" if "baseline" in report else "maps"
     for item in scenes:
         facts = [
             f"{report['model']}: EPE {_number(item.row['epe'])} px, D1 {_number(item.row.get('d1'))} %",
@@ -235,15 +252,21 @@ def _scenes(title: str, scenes: list[ScenePictures], report: dict[str, Any], gal
             name = report["baseline"]["name"]
             text = f"{name}: EPE {_number(item.baseline_row['epe'])} px, D1 {_number(item.baseline_row.get('d1'))} %"
             facts.insert(1, text)
-        pictures = "".join(
-            f'<figure><img src="{data}" alt="{_text(name)} of {_text(item.scene)}" loading="lazy">'
-            f"<figcaption>{_text(_caption(name, report))}</figcaption></figure>"
-            for name, data in item.pictures.items()
-        )
+        pictures = "".join(_picture(item.scene, name, data, report) for name, data in item.pictures.items())
         spans = "".join(f"<span>{_text(fact)}</span>" for fact in facts)
-        blocks.append(f'<div class="scene"><h3>{_text(item.scene)}{spans}</h3><div class="maps">{pictures}</div></div>')
+        blocks.append(
+            f'<div class="scene"><h3>{_text(item.scene)}{spans}</h3><div class="{grid}">{pictures}</div></div>'
+        )
     rank = f"{title_of(gallery.figure)}, {REGIONS.get(gallery.region, gallery.region)}"
     return _panel(f"{title} (by {rank})", "".join(blocks))
+
+
+def _picture(scene: str, name: str, data: str, report: dict[str, Any]) -> str:
+    return (
+        f'<figure class="{_PLACES.get(name, "left")}">'
+        f'<img src="{data}" alt="{_text(name)} of {_text(scene)}" loading="lazy">'
+        f"<figcaption>{_text(_caption(name, report))}</figcaption></figure>"
+    )
 
 
 def _caption(name: str, report: dict[str, Any]) -> str:
@@ -277,11 +300,12 @@ def _scene_table(report: dict[str, Any]) -> str:
     heads += f"<th>EPE {_text(baseline['name'])}</th><th>D1 {_text(baseline['name'])}</th>" if baseline else ""
     rows = []
     for index, row in enumerate(report["scenes"]):
-        values = [row.get(name, math.nan) for name in columns]
-        values += [scene_figure(row, figure, name) if name in row.get("regions", {}) else math.nan for name in regions]
+        values = [(row.get(name, math.nan), name) for name in columns]
+        known = row.get("regions", {})
+        values += [(scene_figure(row, figure, name) if name in known else math.nan, figure) for name in regions]
         if baseline:
-            values += [baseline["scenes"][index].get(name, math.nan) for name in ("epe", "d1")]
-        rows.append(f"<tr><td>{_text(row['scene'])}</td>{''.join(_cell(value) for value in values)}</tr>")
+            values += [(baseline["scenes"][index].get(name, math.nan), name) for name in ("epe", "d1")]
+        rows.append(f"<tr><td>{_text(row['scene'])}</td>{''.join(_cell(*value) for value in values)}</tr>")
     table = (
         f'<div class="scroll tall"><table class="sortable" id="scenes"><thead><tr><th>scene</th>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
@@ -292,9 +316,9 @@ def _scene_table(report: dict[str, Any]) -> str:
     return _panel("All scenes (click a column to sort)", table + note, search)
 
 
-def _cell(value: float) -> str:
+def _cell(value: float, figure: str) -> str:
     known = value is not None and math.isfinite(value)
-    return f'<td data-value="{value if known else ""}">{_number(value)}</td>'
+    return f'<td data-value="{value if known else ""}">{_figure(value, figure)}</td>'
 
 
 def _panel(title: str, content: str, tools: str = "") -> str:
@@ -315,6 +339,13 @@ def unit_of(figure: str) -> str:
     if figure in ("d1", "density") or figure.startswith("bad"):
         return "%"
     return "px"
+
+
+def _figure(value: float | None, figure: str) -> str:
+    """A figure with the digits of its unit: percent with 2, the others with 3."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.{2 if unit_of(figure) == '%' else 3}f}"
 
 
 def _number(value: float | None) -> str:
