@@ -23,10 +23,10 @@ from vision3d.io.pfm import write_pfm
 
 READERS: dict[str, Any] = {
     "stanford2d3d": Stanford2D3D,
-    "matterport3d": Matterport3D,
-    "matterport3d_bifuse": Matterport3D,
-    "panorama3d60": Panorama3D60,
-    "pano3d": Pano3D,
+    "matterport3d": lambda root, split, **options: Matterport3D(root, **options),
+    "matterport3d_bifuse": lambda root, split, **options: Matterport3D(root, stitching="bifuse", **options),
+    "panorama3d60": lambda root, split, **options: Panorama3D60(root, **options),
+    "pano3d": lambda root, split, **options: Pano3D(root, **options),
     "structured3d": Structured3D,
     "panorama_list": lambda root, split, **options: PanoramaList(
         root, list_file="list.csv", depth_scale=0.001, **options

@@ -151,18 +151,17 @@ class DtuTest(MVSNetScenes):
 
     Args:
         root: holds the scans; those that are not on the disk are left out.
-        split: ``test``.
         options: see :class:`MultiViewDataset`; DispMVS tests with ``size=(1600, 1152)``.
     """
 
     name = "dtu_test"
-    splits = ("test", "all")
+    splits = ("test",)
     tree = "ROOT/scan{S}/images/%08d.jpg, cams_1/%08d_cam.txt or cams/%08d_cam.txt, pair.txt"
     unit = "mm"
     camera_folders = ("cams_1", "cams")
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "test", **options: Any) -> None:
-        super().__init__(root, split, **options)
+    def __init__(self, root: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(root, "test", **options)
 
     def scene_folders(self) -> dict[str, Path]:
         """The scans on the disk, in the order of their numbers."""

@@ -289,11 +289,9 @@ class MVSNetFolder(MVSNetScenes):
     name = "mvsnet_folder"
     tree = "ROOT/[SCENE/]images/%08d.jpg, cams/%08d_cam.txt, pair.txt, optional depths/%08d.pfm"
 
-    def __init__(
-        self, root: str | os.PathLike[str], split: str = "all", *, unit: str = "unknown", **options: Any
-    ) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, unit: str = "unknown", **options: Any) -> None:
         self.unit = unit
-        super().__init__(root, split, **options)
+        super().__init__(root, "all", **options)
 
     def scene_folders(self) -> dict[str, Path]:
         """The root itself, or its sub-folders that hold a list of pairs."""

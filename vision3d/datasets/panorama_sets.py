@@ -99,8 +99,7 @@ class Matterport3D(PanoramaDataset):
 
     Args:
         root: the folder of the scenes.
-        split: ``all``; the published splits are lists (``list_file``).
-        list_file: a list of lines ``image [depth]`` relative to the root.
+        list_file: a list (the published splits are lists) of lines ``image [depth]`` relative to the root.
         stitching: ``"unifuse"``: ``<scene>/pano_skybox_color/<id>.jpg`` and ``pano_depth/<id>.png`` (4000 codes a
             metre); ``"bifuse"``: ``<scene>/<id>/color.jpg`` and ``depth.npy`` (metres, 0.01 unknown); ``"auto"``.
         options: see :class:`PanoramaDataset`; the protocols keep ``max_depth=10``.
@@ -112,7 +111,6 @@ class Matterport3D(PanoramaDataset):
     def __init__(
         self,
         root: PathLike,
-        split: str = "all",
         *,
         list_file: PathLike | None = None,
         stitching: str = "auto",
@@ -121,7 +119,7 @@ class Matterport3D(PanoramaDataset):
         if stitching not in ("auto", "unifuse", "bifuse"):
             raise ConfigError(f"matterport3d: stitching '{stitching}': choose auto, unifuse or bifuse")
         self.list_file, self.stitching = list_file, stitching
-        super().__init__(root, split, **options)
+        super().__init__(root, **options)
 
     def list_entries(self) -> Iterable[PanoramaEntry]:
         """The panoramas of the list, or all."""
@@ -164,8 +162,7 @@ class Panorama3D60(PanoramaDataset):
 
     Args:
         root: the folder, searched in all sub-folders.
-        split: ``all``; the published splits are lists (``list_file``).
-        list_file: a published list; the first path of each line with the placement's colour image counts.
+        list_file: a published list (of a split); the first path of each line with the placement's colour image counts.
         placement: ``"Left_Down"``, ``"Right"`` or ``"Up"``.
         max_depth: metres; larger depths are unknown.
         options: see :class:`PanoramaDataset`.
@@ -177,7 +174,6 @@ class Panorama3D60(PanoramaDataset):
     def __init__(
         self,
         root: PathLike,
-        split: str = "all",
         *,
         list_file: PathLike | None = None,
         placement: str = "Left_Down",
@@ -188,7 +184,7 @@ class Panorama3D60(PanoramaDataset):
             raise ConfigError(f"panorama3d60: placement '{placement}': choose {', '.join(_PLACEMENTS)}")
         self.list_file, self.placement = list_file, placement
         self._pattern = re.compile(rf"(.+)_color_0_{placement}_(\d+(?:\.\d+)?)\.png")
-        super().__init__(root, split, max_depth=max_depth, **options)
+        super().__init__(root, max_depth=max_depth, **options)
 
     def list_entries(self) -> Iterable[PanoramaEntry]:
         """The panoramas of the list, or all."""
@@ -231,8 +227,7 @@ class Pano3D(PanoramaDataset):
 
     Args:
         root: the folder of the scenes.
-        split: ``all``; the published splits are lists of scenes (``scene_list``).
-        scene_list: a text file with one scene a line.
+        scene_list: a text file with one scene a line (the published splits are lists of scenes).
         max_depth: metres; larger depths are unknown.
         options: see :class:`PanoramaDataset`.
     """
@@ -243,14 +238,13 @@ class Pano3D(PanoramaDataset):
     def __init__(
         self,
         root: PathLike,
-        split: str = "all",
         *,
         scene_list: PathLike | None = None,
         max_depth: float | None = 8.0,
         **options: Any,
     ) -> None:
         self.scene_list = scene_list
-        super().__init__(root, split, max_depth=max_depth, **options)
+        super().__init__(root, max_depth=max_depth, **options)
 
     def list_entries(self) -> Iterable[PanoramaEntry]:
         """The panoramas of the scenes."""

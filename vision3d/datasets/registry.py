@@ -193,4 +193,20 @@ for _name, _reader in (
     ("pool", "cache:PoolStereo"),
 ):
     register_dataset(_name, f"vision3d.datasets.{_reader}")
+for _name, _task, _reader in (
+    ("dtu", "mvs", "dtu:DtuTraining"),
+    ("dtu_test", "mvs", "dtu:DtuTest"),
+    ("blendedmvs", "mvs", "blendedmvs:BlendedMvs"),
+    ("tanks_and_temples", "mvs", "tanks_and_temples:TanksAndTemples"),
+    ("mvsnet_folder", "mvs", "multiview:MVSNetFolder"),
+    ("posed_images", "mvs", "posed_images:PosedImages"),
+    ("image_folder", "nerf", "posed_images:ImageFolder"),
+    ("stanford2d3d", "panorama", "panorama_sets:Stanford2D3D"),
+    ("matterport3d", "panorama", "panorama_sets:Matterport3D"),
+    ("panorama3d60", "panorama", "panorama_sets:Panorama3D60"),
+    ("pano3d", "panorama", "panorama_sets:Pano3D"),
+    ("structured3d", "panorama", "panorama_sets:Structured3D"),
+    ("panorama_list", "panorama", "panorama:PanoramaList"),
+):
+    register_dataset(_name, f"vision3d.datasets.{_reader}", task=_task)
 register_dataset("synthetic", "vision3d.datasets.synthetic.scenes:SyntheticScenes", needs_root=False)
