@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from vision3d.errors import InputError
 from vision3d.geometry.normals import normals_from_depth, unproject
+from vision3d.geometry.pointcloud import depth_edge_mask, depth_to_pointcloud
 from vision3d.types import Camera
 
 CAMERA = Camera(np.array([[500.0, 0, 20.3], [0, 450, 11.7], [0, 0, 1]]))
@@ -51,3 +54,36 @@ def test_unproject() -> None:
         unproject(depth, Camera(CAMERA.intrinsics, 40, 24))
     with pytest.raises(InputError):
         unproject(depth[0], CAMERA)
+
+
+def test_blocks_of_rows_leave_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    depth = np.random.default_rng(0).uniform(1, 9, (31, 40)).astype(np.float32)
+    depth[4:6, 7:9] = np.nan
+    image = np.zeros((31, 40, 3), np.uint8)
+
+    def everything() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        normals = normals_from_depth(depth, CAMERA)
+        cloud = depth_to_pointcloud(depth, CAMERA, image=image, normals=normals)
+        return normals, depth_edge_mask(depth), cloud.points
+
+    whole = everything()
+    monkeypatch.setattr("vision3d.geometry.blocks.row_blocks.__defaults__", (0, 90))
+    for one, other in zip(whole, everything(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    known = np.isfinite(depth)
+    np.testing.assert_array_equal(whole[2], unproject(depth, CAMERA)[known].astype(np.float32))
+
+
+def test_memory_stays_near_that_of_the_answer() -> None:
+    depth = np.full((1500, 2000), 3.0, np.float32)
+    depth[::7] += 0.1
+    tracemalloc.start()
+    try:
+        normals = normals_from_depth(depth, Camera(CAMERA.intrinsics))
+        peak = tracemalloc.get_traced_memory()[1]
+        depth_to_pointcloud(depth, Camera(CAMERA.intrinsics), mask=~depth_edge_mask(depth), normals=normals)
+        later = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 * depth.size  # bytes; the answer itself has 12 a pixel
+    assert later < 60 * depth.size

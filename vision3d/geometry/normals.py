@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from vision3d.errors import InputError
+from vision3d.geometry.blocks import row_blocks
 from vision3d.types import Camera
 
 
@@ -22,7 +23,13 @@ def unproject(depth: np.ndarray, camera: Camera) -> np.ndarray:
     Raises:
         InputError: not a map, or of another size than the camera's images.
     """
-    z = np.asarray(depth, dtype=np.float64)
+    z = check_depth(depth, camera)
+    return unproject_rows(z, np.linalg.inv(camera.intrinsics), 0)
+
+
+def check_depth(depth: np.ndarray, camera: Camera) -> np.ndarray:
+    """The depth as an array; InputError unless it is a map of the size of the camera's images."""
+    z = np.asarray(depth)
     if z.ndim != 2:
         raise InputError(f"depth must be a map HxW, got shape {z.shape}")
     height, width = z.shape
@@ -30,9 +37,15 @@ def unproject(depth: np.ndarray, camera: Camera) -> np.ndarray:
         raise InputError(
             f"the depth map is {width}x{height}, the camera is of {camera.width}x{camera.height}; use Camera.resized"
         )
-    z = np.where(np.isfinite(z) & (z > 0), z, np.nan)
-    inverse = np.linalg.inv(camera.intrinsics)
-    x, y = np.arange(width), np.arange(height)[:, None]
+    return z
+
+
+def unproject_rows(depth: np.ndarray, inverse: np.ndarray, first: int) -> np.ndarray:
+    """The 3-D points [h, W, 3] float64 of the rows ``first`` ... of a depth map, given the inverse intrinsics."""
+    z = depth.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        z[~(np.isfinite(z) & (z > 0))] = np.nan
+    x, y = np.arange(z.shape[1]), np.arange(first, first + z.shape[0])[:, None]
     rays = inverse[:, 0] * x[None, :, None] + inverse[:, 1] * y[..., None] + inverse[:, 2]
     return rays / rays[..., 2:] * z[..., None]
 
@@ -50,12 +63,21 @@ def normals_from_depth(depth: np.ndarray, camera: Camera) -> np.ndarray:
     Returns:
         [H, W, 3] float32, NaN where the pixel is unknown or has no known neighbour in a column or row.
     """
-    points = unproject(depth, camera)
+    z = check_depth(depth, camera)
+    inverse = np.linalg.inv(camera.intrinsics)
+    normals = np.empty((*z.shape, 3), np.float32)
+    for block in row_blocks(*z.shape, halo=1):
+        points = unproject_rows(z[block.source], inverse, block.source.start)
+        normals[block.rows] = _normals(points)[block.inner]
+    return normals
+
+
+def _normals(points: np.ndarray) -> np.ndarray:
     normal = np.cross(_difference(points, 1), _difference(points, 0))
     with np.errstate(invalid="ignore", divide="ignore"):
         normal /= np.linalg.norm(normal, axis=2, keepdims=True)
         normal *= np.where((normal * points).sum(axis=2, keepdims=True) > 0, -1.0, 1.0)
-    return normal.astype(np.float32)
+    return normal
 
 
 def _difference(points: np.ndarray, axis: int) -> np.ndarray:

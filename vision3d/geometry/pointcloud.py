@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from vision3d.errors import InputError
-from vision3d.geometry.normals import unproject
+from vision3d.geometry.blocks import row_blocks
+from vision3d.geometry.normals import check_depth, unproject_rows
 from vision3d.types import Camera, PointCloud
 
 
@@ -32,20 +33,27 @@ def depth_to_pointcloud(
     Raises:
         InputError: sizes that do not fit each other.
     """
-    points = unproject(depth, camera)
-    size = points.shape[:2]
+    z = check_depth(depth, camera)
+    size = z.shape
     for name, array in (("image", image), ("mask", mask), ("normals", normals)):
         if array is not None and array.shape[:2] != size:
             raise InputError(f"the {name} is of size {array.shape[:2]}, the depth map of {size}; resize one of them")
-    wanted = np.isfinite(points[..., 2])
+    with np.errstate(invalid="ignore"):
+        wanted = np.isfinite(z) & (z > 0)
     if mask is not None:
         wanted &= np.asarray(mask, dtype=bool)
     if normals is not None:
         wanted &= np.isfinite(normals).all(axis=2)
+    points = np.empty((np.count_nonzero(wanted), 3), np.float32)
+    inverse, filled = np.linalg.inv(camera.intrinsics), 0
+    for block in row_blocks(*size):
+        picked = unproject_rows(z[block.rows], inverse, block.rows.start)[wanted[block.rows]]
+        points[filled : filled + len(picked)] = picked
+        filled += len(picked)
     return PointCloud(
-        points=points[wanted].astype(np.float32),
+        points=points,
         colors=None if image is None else np.ascontiguousarray(image[wanted], dtype=np.uint8),
-        normals=None if normals is None else normals[wanted].astype(np.float32),
+        normals=None if normals is None else normals[wanted].astype(np.float32, copy=False),
     )
 
 
@@ -59,11 +67,18 @@ def depth_edge_mask(values: np.ndarray, threshold: float = 0.1) -> np.ndarray:
     Returns:
         [H, W] bool, True at the edges; keep the others: ``mask=~depth_edge_mask(depth)``.
     """
-    import cv2
-
-    array = np.asarray(values, dtype=np.float32)
+    array = np.asarray(values)
     if array.ndim != 2:
         raise InputError(f"a map HxW is expected, got shape {array.shape}")
+    edges = np.empty(array.shape, dtype=bool)
+    for block in row_blocks(*array.shape, halo=1):
+        edges[block.rows] = _edges(array[block.source].astype(np.float32), threshold)[block.inner]
+    return edges
+
+
+def _edges(array: np.ndarray, threshold: float) -> np.ndarray:
+    import cv2
+
     known = np.isfinite(array)
     window = np.ones((3, 3), np.uint8)
     infinity = float(np.finfo(np.float32).max)
