@@ -19,7 +19,7 @@ from vision3d import inference
 from vision3d.errors import CalibrationError, InputError, OutputError, UnknownNameError
 from vision3d.io.disparity import read_depth_png16, read_disparity
 from vision3d.io.pointcloud import read_pointcloud
-from vision3d.pipelines import StereoResult, consistency, predict_stereo
+from vision3d.pipelines import StereoResult, predict_stereo
 from vision3d.types import Camera, StereoRig
 
 Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -212,19 +212,6 @@ def test_unknown_pixels_stay_unknown(scene: Scene, tmp_path: Path) -> None:
 
 def test_range_of_the_network_is_watched(scene: Scene) -> None:
     assert "limit" in predict_stereo(*scene[:2], model=Constant(191.0)).warnings[0]
-
-
-def test_consistency_of_hand_made_maps() -> None:
-    left = np.full((1, 12), 3.0, np.float32)
-    right = np.full((1, 12), 3.0, np.float32)
-    right[0, 5] = 5.0  # partner of column 8
-    right[0, 6] = 3.5  # partner of column 9
-    certainty, occluded = consistency(left, right)
-    assert occluded[0].tolist() == [True] * 3 + [False] * 5 + [True] + [False] * 3
-    assert certainty[0, :3].tolist() == [0, 0, 0]
-    assert certainty[0, 4] == 1
-    assert certainty[0, 8] < 0.1
-    assert certainty[0, 9] == pytest.approx(2 ** -((0.5 / 1.03) ** 2), abs=1e-5)
 
 
 def test_pointcloud_filters(result: StereoResult) -> None:

@@ -20,6 +20,7 @@ from torch import nn
 from vision3d import inference
 from vision3d.checks import check_same_channels, check_same_size, describe_input, fit_rig_to_image, pair_warnings
 from vision3d.errors import InputError
+from vision3d.geometry.disparity import consistency, disparity_to_depth
 from vision3d.results import StereoResult
 from vision3d.types import StereoRig
 
@@ -28,11 +29,10 @@ if TYPE_CHECKING:
 
     ImageLike = str | os.PathLike[str] | Image.Image | np.ndarray
 
-__all__ = ["DEFAULT_STEREO_MODEL", "StereoResult", "consistency", "load_stereo_model", "predict_stereo"]
+__all__ = ["DEFAULT_STEREO_MODEL", "StereoResult", "load_stereo_model", "predict_stereo"]
 
 DEFAULT_STEREO_MODEL = "covonet"
 _CONSISTENT_PIXELS = 1.0  # tolerance of the left-right check, pixels of the network's input
-_CONSISTENT_SHARE = 0.01  # and relative to the disparity
 
 
 def load_stereo_model(
@@ -149,40 +149,6 @@ def _predict(
     )
 
 
-def consistency(
-    left: np.ndarray, right: np.ndarray, tolerance: float = _CONSISTENT_PIXELS
-) -> tuple[np.ndarray, np.ndarray]:
-    """Left-right check of two disparity maps.
-
-    The error of a left pixel is ``e = |d_L(x) - d_R(x - d_L(x))|`` (linear interpolation in the row) and its tolerance
-    ``t = tolerance + 0.01 d``. A pixel is occluded where ``e > t`` or where its partner lies outside of the right
-    image.
-
-    Args:
-        left: [H, W] disparity of the left view. right: [H, W] of the right view (``x_left = x_right + d``).
-
-    Returns:
-        confidence ``exp(-(e / t)^2 ln 2)`` in [0, 1] (1/2 at the tolerance; 0 where unknown or outside), float32, and
-        the occlusion mask, bool.
-    """
-    width = left.shape[1]
-    columns = np.arange(width, dtype=np.float32)[None] - left
-    with np.errstate(invalid="ignore"):
-        outside = ~(columns >= 0) | (columns > width - 1)
-    position = np.clip(np.nan_to_num(columns, nan=0.0), 0, width - 1)
-    low = np.floor(position).astype(np.int64)
-    weight = position - low
-    near = np.take_along_axis(right, low, axis=1)
-    far = np.take_along_axis(right, np.minimum(low + 1, width - 1), axis=1)
-    error = np.abs(left - (near * (1 - weight) + np.where(weight > 0, far, 0) * weight))
-    limit = tolerance + _CONSISTENT_SHARE * np.abs(left)
-    certainty = np.exp2(-np.square(error / limit))
-    certainty[outside | ~np.isfinite(certainty)] = 0.0
-    with np.errstate(invalid="ignore"):
-        occluded = outside | ~(error <= limit)
-    return certainty.astype(np.float32), occluded
-
-
 def _read_pair(left: ImageLike, right: ImageLike) -> tuple[np.ndarray, np.ndarray]:
     from vision3d.io.images import as_image, count_channels
 
@@ -228,8 +194,6 @@ def _run(
 def _depth(disparity: np.ndarray, rig: StereoRig | None) -> np.ndarray | None:
     if rig is None:
         return None
-    from vision3d.geometry.disparity import disparity_to_depth
-
     return np.asarray(disparity_to_depth(disparity, rig), dtype=np.float32)
 
 

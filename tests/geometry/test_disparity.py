@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as hnp
 
 from vision3d.errors import InputError
 from vision3d.geometry.disparity import (
+    consistency,
     depth_to_disparity,
     disparity_to_depth,
     fill_invalid,
-    occlusion_from_consistency,
 )
 from vision3d.io.calibration import read_calibration
 from vision3d.io.disparity import read_disparity
@@ -141,12 +141,12 @@ def test_occlusion_of_a_plane_before_a_wall() -> None:
     expected = np.zeros((3, 20), dtype=bool)
     expected[:, :2] = True  # outside of the right image
     expected[:, 6:10] = True  # their right columns 4..7 show the box
-    np.testing.assert_array_equal(occlusion_from_consistency(left, right), expected)
+    np.testing.assert_array_equal(consistency(left, right)[1], expected)
     left[0, 15], right[1, 17] = NAN, NAN
     expected[0, 15] = expected[1, 19] = True
-    np.testing.assert_array_equal(occlusion_from_consistency(left, right), expected)
+    np.testing.assert_array_equal(consistency(left, right)[1], expected)
     with pytest.raises(InputError):
-        occlusion_from_consistency(left, right[:, :5])
+        consistency(left, right[:, :5])
 
 
 @pytest.mark.real
@@ -156,5 +156,27 @@ def test_occlusion_of_cones_agrees_with_the_published_mask(shared: Path) -> None
     scene = shared / "data/stereo/middlebury2003/cones"
     left, right = (read_disparity(scene / f"disp_{view}.png", divide_by=4) for view in ("left", "right"))
     published = cv2.imread(str(scene / "nonocc.png"), cv2.IMREAD_GRAYSCALE) != 255
-    mine = occlusion_from_consistency(left, right)
+    mine = consistency(left, right)[1]
     assert (mine == published)[np.isfinite(left)].mean() > 0.97
+
+
+def test_confidence_of_hand_made_maps() -> None:
+    left = np.full((1, 12), 3.0, np.float32)
+    right = np.full((1, 12), 3.0, np.float32)
+    right[0, 5] = 5.0  # partner of column 8
+    right[0, 6] = 3.5  # partner of column 9
+    certainty, occluded = consistency(left, right)
+    assert occluded[0].tolist() == [True] * 3 + [False] * 5 + [True] + [False] * 3
+    assert certainty.dtype == np.float32
+    assert certainty[0, :3].tolist() == [0, 0, 0]
+    assert certainty[0, 4] == 1
+    assert certainty[0, 8] < 0.1
+    assert certainty[0, 9] == pytest.approx(2 ** -((0.5 / 1.03) ** 2), abs=1e-5)
+
+
+def test_consistency_does_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    maps = np.random.default_rng(0).uniform(0, 6, (2, 37, 50)).astype(np.float32)
+    whole = consistency(*maps)
+    monkeypatch.setattr("vision3d.geometry.blocks.row_blocks.__defaults__", (0, 120))
+    for one, other in zip(whole, consistency(*maps), strict=True):
+        np.testing.assert_array_equal(one, other)

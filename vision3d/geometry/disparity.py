@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 
 from vision3d.errors import InputError
+from vision3d.geometry.blocks import row_blocks
 from vision3d.types import StereoRig
 
 if TYPE_CHECKING:
     import torch
 
 Map = TypeVar("Map", np.ndarray, "torch.Tensor")
+
+_CONSISTENT_SHARE = 0.01  # tolerance of the left-right check relative to the disparity
 
 
 def disparity_to_depth(disparity: Map, rig: StereoRig) -> Map:
@@ -81,31 +84,52 @@ def fill_invalid(disparity: np.ndarray) -> np.ndarray:
     return cast(np.ndarray, filled[nearest].astype(np.float32))
 
 
-def occlusion_from_consistency(
-    disparity_left: np.ndarray, disparity_right: np.ndarray, threshold: float = 1.0
-) -> np.ndarray:
-    """Left pixels whose match is not confirmed by the right view's map.
+def consistency(
+    disparity_left: np.ndarray, disparity_right: np.ndarray, tolerance: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Left-right check of two disparity maps.
+
+    The error of a left pixel is ``e = |d_L(x) - d_R(x - d_L(x))|`` (linear interpolation in the row) and its tolerance
+    ``t = tolerance + 0.01 d``. A pixel is occluded where ``e > t``, where its partner lies outside of the right image,
+    or where one of the two disparities is unknown.
 
     Args:
         disparity_left: [H, W], pixels, ``x_right = x_left - disparity``.
         disparity_right: [H, W] of the right view, positive too (``x_left = x_right + disparity``).
-        threshold: largest difference of the two disparities that counts as the same point, pixels.
+        tolerance: largest difference of the two disparities near zero that counts as the same point, pixels.
 
     Returns:
-        [H, W] bool, True where the two maps disagree, the match lies outside of the right image, or one of the two
-        disparities is unknown.
+        confidence ``exp(-(e / t)^2 ln 2)``, [H, W] float32 in [0, 1] (1/2 at the tolerance; 0 where unknown or
+        outside), and the occlusion mask, [H, W] bool.
+
+    Raises:
+        InputError: no maps, or of two sizes.
     """
     left, right = _map(disparity_left, "disparity_left"), _map(disparity_right, "disparity_right")
     if left.shape != right.shape:
         raise InputError(f"the maps of the two views have different sizes: {left.shape} and {right.shape}")
-    height, width = left.shape
-    column = np.arange(width) - np.where(np.isfinite(left), left, np.inf)
-    inside = (column >= -0.5) & (column < width - 0.5)
-    index = np.clip(np.where(inside, np.rint(column), 0), 0, width - 1).astype(np.int64)
-    found = right[np.arange(height)[:, None], index]
+    certainty, occluded = np.empty(left.shape, np.float32), np.empty(left.shape, dtype=bool)
+    for block in row_blocks(*left.shape):
+        certainty[block.rows], occluded[block.rows] = _compare(left[block.rows], right[block.rows], tolerance)
+    return certainty, occluded
+
+
+def _compare(left: np.ndarray, right: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+    width = left.shape[1]
+    columns = np.arange(width, dtype=np.float32)[None] - left
     with np.errstate(invalid="ignore"):
-        same = np.abs(left - found) <= threshold
-    return ~(inside & same)
+        outside = ~(columns >= 0) | (columns > width - 1)
+    position = np.clip(np.nan_to_num(columns, nan=0.0), 0, width - 1)
+    low = np.floor(position).astype(np.int64)
+    weight = position - low
+    near = np.take_along_axis(right, low, axis=1)
+    far = np.take_along_axis(right, np.minimum(low + 1, width - 1), axis=1)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(left - (near * (1 - weight) + np.where(weight > 0, far, 0) * weight))
+        limit = tolerance + _CONSISTENT_SHARE * np.abs(left)
+        certainty = np.exp2(-np.square(error / limit))
+        certainty[outside | ~np.isfinite(certainty)] = 0.0
+        return certainty, outside | ~(error <= limit)
 
 
 def _invert(values: Map, factor: float, before: float, after: float) -> Map:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 
+from vision3d.geometry.pointcloud import limit_depth
 from vision3d.types import Camera, PointCloud, StereoRig
 from vision3d.visualization import color_table, display_range
 
@@ -112,8 +113,7 @@ def _display_cloud(result: StereoResult) -> PointCloud:
         cloud = shown.pointcloud(normals=False, confidence_threshold=0.0, remove_flying_pixels=False)
     if len(cloud) == 0:
         return cloud
-    near = cloud.points[:, 2] <= _FAR_FACTOR * float(np.median(cloud.points[:, 2]))
-    return cloud.select(near)
+    return limit_depth(cloud, _FAR_FACTOR * float(np.median(cloud.points[:, 2])))
 
 
 def _nominal_depth(result: StereoResult) -> dict[str, Any]:
