@@ -64,19 +64,29 @@ class ErrorHistogram:
     def quantile(self, percent: float) -> float:
         """The error that ``percent`` of all do not exceed, to one part in 1024; NaN if there is none.
 
-        Within its bin the errors are taken as evenly spread.
+        As NumPy's default, linear between the two nearest errors; within its bin the errors are taken as evenly spread.
+
+        Raises:
+            InputError: ``percent`` is not in 0 to 100.
         """
         if not 0 <= percent <= 100:
             raise InputError(f"a quantile lies in 0 to 100 percent, got {percent}")
         if not self.total:
             return float("nan")
+        rank = percent / 100 * (self.total - 1)
+        low = int(rank)
+        share = rank - low
+        lower = self._ordered(low)
+        return lower if share == 0 else lower + share * (self._ordered(low + 1) - lower)
+
+    def _ordered(self, place: int) -> float:
+        """The error at a place (from 0) of the sorted errors."""
         below = np.cumsum(self.counts)
-        rank = percent / 100 * self.total
-        index = min(int(np.searchsorted(below, rank)), BINS - 1)
-        index = index if self.counts[index] else int(np.flatnonzero(self.counts)[0])
-        share = (rank - (below[index] - self.counts[index])) / self.counts[index]
-        low, high = EDGES[index], EDGES[index + 1]
-        return float(low if not np.isfinite(high) else low + min(max(share, 0.0), 1.0) * (high - low))
+        index = int(np.searchsorted(below, place, side="right"))
+        count = int(self.counts[index])
+        low, high = EDGES[index], min(EDGES[index + 1], 2.0**21)
+        share = (place - (int(below[index]) - count) + 0.5) / count
+        return float(low + share * (high - low))
 
     def percent_below(self, limits: np.ndarray) -> np.ndarray:
         """Percentage of errors below each limit (linear within a bin); NaN if there is none."""

@@ -277,7 +277,7 @@ def _caption(name: str, report: dict[str, Any]) -> str:
 
 def _scales() -> str:
     return (
-        f'<div class="scales"><span>disparity, px: 0<i class="ramp" style="{_gradient("turbo")}"></i>as said</span>'
+        f'<div class="scales"><span>disparity, px: 0<i class="ramp" style="{_gradient("turbo")}"></i>see scene</span>'
         f'<span>error, px: 0<i class="ramp" style="{_gradient("inferno")}"></i>{ERROR_RANGE:g} or more</span>'
         '<span><i class="swatch" style="background:rgb(40,48,60)"></i>no truth or no answer</span></div>'
     )
