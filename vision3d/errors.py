@@ -72,10 +72,16 @@ def check_options(owner: str, target: Callable[..., object], options: Iterable[s
         parameters = inspect.signature(made).parameters if isinstance(made, type) else parameters
     if any(item.kind is item.VAR_KEYWORD for item in parameters.values()):
         return
+    check_option_names(owner, parameters, options)
+
+
+def check_option_names(owner: str, known: Iterable[str], options: Iterable[str]) -> None:
+    """Raise ConfigError, with the nearest of the ``known`` names, for an option that is not among them."""
+    names = list(known)
     for name in options:
-        if name not in parameters:
-            near = difflib.get_close_matches(name, parameters, n=1, cutoff=0.4)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(parameters) or 'none'}"
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names) or 'none'}"
             raise ConfigError(f"{owner}: unknown option '{name}': {hint}")
 
 

@@ -11,6 +11,7 @@ import torch
 from tiny import tiny_samples
 
 from vision3d.datasets.cache import PoolStereo, write_pool
+from vision3d.datasets.registry import list_datasets
 from vision3d.datasets.transforms import published_color, random_crop, vertical_flip
 from vision3d.errors import ConfigError, FileFormatError, InputError
 from vision3d.io.disparity import write_disparity
@@ -108,6 +109,32 @@ def test_sources(pool: Path) -> None:
         open_sources([SourceConfig("kitti2015")])
     with pytest.raises(ConfigError, match="endless"):
         open_sources([source, SourceConfig("synthetic")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("pool", {"shard": 1}, "data set pool: unknown option 'shard': did you mean 'shards'?"),
+        ("kitti2015", {"skip_fil": "x"}, "data set kitti2015: unknown option 'skip_fil': did you mean 'skip_file'?"),
+        ("kitti2015", {"spilt": "all"}, "did you mean 'split'?"),
+        ("sceneflow", {"part": "monkaa"}, "did you mean 'parts'?"),
+        ("synthetic", {"heigth": 40}, "data set synthetic: unknown option 'heigth': did you mean 'height'?"),
+        ("synthetic", {"max_dispartiy": 40}, "did you mean 'max_disparity'?"),
+        ("synthetic + 2*kitti2015", {"kitti2015": {"skip_fil": "x"}}, "data set kitti2015: unknown option 'skip_fil'"),
+        ("synthetic + 2*pool", {"kitti2015": {}}, "unknown option 'kitti2015'"),
+    ],
+)
+def test_an_unknown_reader_option_names_the_nearest(kind: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_sources([SourceConfig(kind, options=options)])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", list_datasets("stereo"))
+def test_every_stereo_reader_names_the_nearest_option(name: str) -> None:
+    with pytest.raises(ConfigError, match="unknown option 'spilt': did you mean 'split'"):
+        open_sources([SourceConfig(name, options={"spilt": "all"})])
 
 
 def test_synthetic_scenes_are_fixed_by_their_position() -> None:

@@ -7,14 +7,17 @@ exactly the pairs that an uninterrupted one would, whatever the number of loader
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 
-from vision3d.datasets.registry import open_dataset
+from vision3d.datasets.mixture import parse_mixture
+from vision3d.datasets.registry import find_dataset, open_dataset
 from vision3d.datasets.transforms import center_crop, published_colors, random_crop, vertical_flip
-from vision3d.errors import ConfigError
+from vision3d.errors import ConfigError, check_option_names
 from vision3d.training.config import DataConfig, SourceConfig
 from vision3d.types import StereoBatch, StereoSample
 
@@ -29,7 +32,31 @@ def open_source(source: SourceConfig, split: str = "train") -> Dataset:
     Raises:
         ConfigError: an option that its reader does not have, or no known folder.
     """
+    _check_reader_options(source.kind, source.options)
     return open_dataset(source.kind, source.root or None, **{"split": split, **source.options})
+
+
+def _check_reader_options(kind: str, options: dict[str, Any]) -> None:
+    """Raise ConfigError, with the nearest name, for an option that no reader of the kind has (see ``open_dataset``)."""
+    entries = {name: find_dataset(name) for _, name in parse_mixture(kind)}
+    own = {key: value for key, value in options.items() if key in entries and isinstance(value, Mapping)}
+    common = [key for key in options if key not in own]
+    for name, entry in entries.items():
+        known = {**_reader_options(entry.load()), "split": None}
+        check_option_names(f"data set {name}", known, [*common, *own.get(name, {})])
+
+
+def _reader_options(reader: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a reader, with those that it hands on: to its listing of pairs, or to the synthetic scenes."""
+    from vision3d.datasets.synthetic.scene import SceneOptions
+    from vision3d.datasets.synthetic.scenes import SyntheticScenes
+
+    functions = [reader, getattr(reader, "list_entries", None), SceneOptions if reader is SyntheticScenes else None]
+    parameters: dict[str, Any] = {}
+    for function in filter(None, functions):
+        parameters.update(inspect.signature(function).parameters)
+    hidden = ("self", "root")
+    return {name: item for name, item in parameters.items() if name not in hidden and item.kind is not item.VAR_KEYWORD}
 
 
 def data_length(dataset: Dataset) -> int | None:
