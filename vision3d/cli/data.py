@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision3d.cli.data_sets import add_list, add_verify
+from vision3d.cli.data_sets import add_list
+from vision3d.cli.data_verify import add_verify
 from vision3d.cli.output import console
 
 if TYPE_CHECKING:

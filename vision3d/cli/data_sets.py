@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vision3d data list`` and ``vision3d data verify``."""
+"""``vision3d data list``."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from vision3d.cli.output import console, to_json
 
@@ -25,30 +24,6 @@ def add_list(actions: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run_list)
 
 
-def add_verify(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add ``vision3d data verify``."""
-    parser = actions.add_parser(
-        "verify",
-        help="check every pair of a stereo data set",
-        description="Read every pair of a data set and say which are wrong. Exit code 1 if there are any.",
-    )
-    parser.add_argument("name", metavar="NAME", help="a stereo data set, e.g. irs")
-    parser.add_argument("--root", type=Path, metavar="DIR", help="its folder (default: as configured)")
-    parser.add_argument("--split", default="all", help="default: all pairs with truth")
-    parser.add_argument("--size", type=image_size, metavar="HxW", help="the size that every pair must have")
-    parser.add_argument("--skip-file", type=Path, metavar="FILE", help="write the wrong pairs as a skip list")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run_verify)
-
-
-def image_size(text: str) -> tuple[int, int]:
-    """``HxW`` as (width, height)."""
-    height, _, width = text.lower().partition("x")
-    if not (height.isdigit() and width.isdigit()):
-        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH, e.g. 540x960, got '{text}'")
-    return int(width), int(height)
-
-
 def run_list(arguments: argparse.Namespace) -> int:
     """Print the table or the card."""
     from vision3d.datasets.cards import load_dataset_card
@@ -64,38 +39,6 @@ def run_list(arguments: argparse.Namespace) -> int:
     else:
         _print_table(cards)
     return 0
-
-
-def run_verify(arguments: argparse.Namespace) -> int:
-    """Check the pairs and print what is wrong."""
-    import warnings
-
-    from rich.progress import Progress
-
-    from vision3d.datasets.pairs import StereoPairs
-    from vision3d.datasets.registry import find_dataset, open_dataset
-    from vision3d.datasets.verify import verify_pairs, write_skip_file
-    from vision3d.errors import InputError
-
-    reader = find_dataset(arguments.name).load()
-    if not (isinstance(reader, type) and issubclass(reader, StereoPairs)):
-        raise InputError(f"{arguments.name}: only stereo data sets in folders can be verified")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is skipped is reported below
-        data = cast("StereoPairs", open_dataset(arguments.name, arguments.root, arguments.split, on_error="skip"))
-        with Progress(console=console(stderr=True), transient=True) as bar:
-            task = bar.add_task("pairs", total=len(data))
-            problems = verify_pairs(data, arguments.size, lambda number, total, scene: bar.update(task, advance=1))
-    if arguments.skip_file is not None:
-        write_skip_file(arguments.skip_file, problems)
-    if arguments.json:
-        rows = [asdict(item) for item in problems]
-        print(to_json({"dataset": arguments.name, "pairs": len(data) + len(data.skipped), "problems": rows}))
-    else:
-        for item in problems:
-            print(f"{item.scene}: {item.problem}")
-        print(f"{len(data) + len(data.skipped)} pairs, {len(problems)} wrong")
-    return 1 if problems else 0
 
 
 def _print_table(cards: list[DatasetCard]) -> None:

@@ -1,93 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a whole stereo data set: files, sizes, values, and whether the views fit the disparities."""
+"""Checks of a whole data set: files, sizes, values, and whether disparities explain the other view."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from vision3d.datasets.pairs import StereoPairs, read_pair
-from vision3d.errors import FileFormatError
+from vision3d.datasets.orphans import find_orphans
+from vision3d.datasets.pairs import PairEntry, StereoPairs
+from vision3d.datasets.photometric import Explanation, explain
+from vision3d.errors import CalibrationError, FileFormatError, Vision3DError
+from vision3d.io.calibration import read_calibration
 from vision3d.io.files import atomic_write
-from vision3d.types import StereoSample
+from vision3d.io.images import read_image
+from vision3d.types import MultiViewSample, PanoramaSample, StereoSample
+
+KINDS = {
+    "missing": "a file of the pair is missing",
+    "orphan": "a right image or a map without its left image",
+    "unreadable": "truncated, damaged, empty, or of another format",
+    "size": "sizes differ",
+    "empty": "one colour, all zero, or no finite value",
+    "sign": "negative disparities or depths",
+    "range": "disparities beyond the width of the image",
+    "normals": "normals that are not of unit length",
+    "calibration": "a calibration that does not fit",
+    "photometric": "the disparity does not explain the other view",
+}
+"""What can be wrong."""
+
+_MAX_BEYOND = 0.01
+Size = tuple[int, int]
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class PairProblem:
-    """A pair that should not be used, and why."""
+    """Something wrong with a pair.
+
+    Attributes:
+        scene: its name, or for an orphan the file that is missing, relative to the root.
+        problem: what is wrong, in words.
+        kind: one of ``KINDS``.
+        file: the file, where it is one.
+    """
 
     scene: str
     problem: str
+    kind: str
+    file: str = ""
 
 
-def verify_pairs(
-    data: StereoPairs,
-    size: tuple[int, int] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> list[PairProblem]:
-    """Read every pair and say which are wrong.
+@dataclass(frozen=True)
+class PairCheck:
+    """What was found for one pair: its problems, and how well the disparity explains the right view, where known."""
+
+    scene: str
+    problems: tuple[PairProblem, ...] = ()
+    has_truth: bool = False
+    similarity: float | None = None
+    margin: float | None = None
+
+
+@dataclass
+class VerifyReport:
+    """The result of ``verify_dataset``: all problems, and a ``PairCheck`` for each pair that could be read."""
+
+    problems: list[PairProblem] = field(default_factory=list)
+    pairs: list[PairCheck] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of problems of each kind that occurs."""
+        return dict(Counter(item.kind for item in self.problems))
+
+    @property
+    def bad_scenes(self) -> list[str]:
+        """The scenes to leave out, in the order of the set."""
+        return list(dict.fromkeys(item.scene for item in self.problems if item.kind != "orphan"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON holds it."""
+        return {
+            "pairs": len(self.pairs),
+            "without_truth": sum(not item.has_truth for item in self.pairs),
+            "compared": sum(item.similarity is not None for item in self.pairs),
+            "counts": self.counts,
+            "problems": [asdict(item) for item in self.problems],
+            "scenes": [
+                {"scene": item.scene, "similarity": item.similarity, "margin": item.margin} for item in self.pairs
+            ],
+        }
+
+
+def verify_dataset(
+    data: Any, size: Size | None = None, workers: int = 1, progress: Progress | None = None
+) -> VerifyReport:
+    """Read every sample of a data set and say what is wrong.
+
+    Checked for stereo pairs: missing partners, unreadable files, sizes, blank images, maps without any known or any
+    positive value, negative values, disparities beyond the width, lengths of normals, the calibration, and whether
+    each disparity map explains the other view (:mod:`vision3d.datasets.photometric`). Of multi-view and panorama
+    samples: files, blank images and depth maps.
 
     Args:
-        data: the set; pairs that were skipped when it was opened count as wrong.
-        size: (width, height) that every pair must have (IRS: 960, 540), or None.
-        progress: called before each pair with its number, the number of pairs, and its name.
+        data: a data set of ``open_dataset``, best opened with ``on_error="skip"`` where it has that option; pairs that
+            were skipped when it was opened count as wrong.
+        size: (width, height) that every pair must have, or None.
+        workers: processes.
+        progress: called after each sample with the number of those done, of all, and its name.
 
-    Returns:
-        The wrong pairs, each with the first thing that is wrong with it.
+    Raises:
+        Vision3DError: a process was killed (too little memory).
     """
-    problems = [PairProblem(scene, message) for scene, message in data.skipped.items()]
-    for number, entry in enumerate(data.entries):
+    report = VerifyReport()
+    for scene, message in getattr(data, "skipped", {}).items():
+        report.problems.append(PairProblem(scene, message, "missing" if "no such file" in message else "unreadable"))
+    report.problems += [
+        PairProblem(missing, f"{missing}: no such file, but {partner} is there; complete the pair", "orphan", partner)
+        for missing, partner in find_orphans(data)
+    ]
+    total = len(data)
+    for number, check in enumerate(_run(data, size, workers), 1):
+        report.pairs.append(check)
+        report.problems += check.problems
         if progress is not None:
-            progress(number, len(data.entries), entry.scene)
-        try:
-            found = find_problem(read_pair(entry), size)
-        except FileFormatError as error:
-            found = str(error)
-        if found is not None:
-            problems.append(PairProblem(entry.scene, found))
-    return problems
+            progress(number, total, check.scene)
+    return report
 
 
-def find_problem(sample: StereoSample, size: tuple[int, int] | None = None) -> str | None:
-    """The first thing that is wrong with a pair, or None.
-
-    Checked: the size; some known disparity, all in (0, width); normals of unit length within 2 %; that the right view
-    fits ``x - d`` better than ``x + d`` (swapped views, or the map of the other view).
-    """
-    height, width = sample.left.shape[:2]
-    if size is not None and (width, height) != size:
-        return f"is {width}x{height}, {size[0]}x{size[1]} is expected"
-    if sample.disparity is None:
-        return None
-    known = sample.disparity[np.isfinite(sample.disparity)]
-    if known.size == 0:
-        return "has no known disparity"
-    if known.min() < 0 or known.max() >= width:
-        return f"has disparities {known.min():.4g} to {known.max():.4g}, within 0 and the width {width} are expected"
-    if sample.normals is not None:
-        lengths = np.linalg.norm(sample.normals, axis=-1)
-        bad = int((np.abs(lengths[np.isfinite(lengths)] - 1) > 0.02).sum())
-        if bad or not np.isfinite(lengths).any():
-            return f"has {bad} normals whose length is not 1 within 2 %" if bad else "has no valid normal"
-    right, wrong = (_difference(sample, sign) for sign in (-1, 1))
-    if np.isfinite(right) and np.isfinite(wrong) and wrong + 2 < 0.7 * right:
-        return f"fits x + d ({wrong:.1f} grey levels) better than x - d ({right:.1f}): are the views swapped?"
-    return None
-
-
-def _difference(sample: StereoSample, sign: int) -> float:
-    """Mean absolute colour difference of the left view and the right view at ``x + sign * d``; NaN if nothing fits."""
-    disparity = np.asarray(sample.disparity)
-    x = np.rint(np.arange(disparity.shape[1]) + sign * disparity)
-    inside = np.isfinite(x) & (x >= 0) & (x < disparity.shape[1])
-    rows, columns = np.nonzero(inside)
-    if rows.size == 0:
-        return float("nan")
-    other = sample.right[rows, x[inside].astype(int)].astype(np.float32)
-    return float(np.abs(other - sample.left[rows, columns]).mean())
+def verify_pairs(data: StereoPairs, size: Size | None = None, progress: Progress | None = None) -> list[PairProblem]:
+    """The wrong pairs of a stereo set, each with the first thing that is wrong; see ``verify_dataset``."""
+    first: dict[str, PairProblem] = {}
+    for item in verify_dataset(data, size, progress=progress).problems:
+        first.setdefault(item.scene, item)
+    return list(first.values())
 
 
 def write_skip_file(path: str | os.PathLike[str], problems: Iterable[PairProblem]) -> None:
@@ -96,6 +152,205 @@ def write_skip_file(path: str | os.PathLike[str], problems: Iterable[PairProblem
     Raises:
         OutputError: the place is not writable.
     """
-    lines = [f"{item.scene}  # {' '.join(item.problem.split())}" for item in problems]
+    reasons: dict[str, str] = {}
+    for item in problems:
+        if item.kind != "orphan":
+            reasons.setdefault(item.scene, " ".join(item.problem.split()))
+    lines = [f"{scene}  # {reason}" for scene, reason in reasons.items()]
     with atomic_write(path) as temporary:
         temporary.write_text("\n".join(["# scenes to leave out", *lines]) + "\n", encoding="utf-8")
+
+
+def _run(data: Any, size: Size | None, workers: int) -> Iterator[PairCheck]:
+    if workers == 1:
+        yield from map(partial(_check, data, size), range(len(data)))
+        return
+    context = multiprocessing.get_context("spawn")  # forks of a process with threads can hang
+    with ProcessPoolExecutor(workers, context, _start_process, (data, size)) as pool:
+        try:
+            yield from pool.map(_check_in_process, range(len(data)), chunksize=4)
+        except BrokenProcessPool as error:
+            raise Vision3DError(
+                "a process of the check was killed, maybe for lack of memory; use fewer --workers"
+            ) from error
+
+
+_in_process: Callable[[int], PairCheck]
+
+
+def _start_process(data: Any, size: Size | None) -> None:
+    global _in_process
+    _in_process = partial(_check, data, size)
+
+
+def _check_in_process(index: int) -> PairCheck:
+    return _in_process(index)
+
+
+def _check(data: Any, size: Size | None, index: int) -> PairCheck:
+    if isinstance(data, StereoPairs):
+        return check_entry(data.entries[index], size)
+    scenes = getattr(data, "scenes", None)
+    scene = str(scenes[index]) if scenes is not None and index < len(scenes) else str(index)
+    try:
+        sample = data[index]
+    except (FileFormatError, MemoryError) as error:
+        return PairCheck(scene, (_unusable(scene, "", error),))
+    if isinstance(sample, StereoSample):
+        return check_sample(sample, size)
+    return PairCheck(scene, tuple(_depth_problems(scene, sample)), sample.depth is not None)
+
+
+def check_entry(entry: PairEntry, size: Size | None = None) -> PairCheck:
+    """Read the files of a pair one by one, so that all that is wrong is found."""
+    problems: list[PairProblem] = []
+    parts: dict[str, np.ndarray] = {}
+    paths: dict[str, str] = {}
+    readers: list[tuple[str, str, Callable[[str], np.ndarray]]] = [
+        ("left", entry.left, read_image),
+        ("right", entry.right, read_image),
+        *((item.field, item.path, item.read) for item in entry.maps),
+    ]
+    shape: tuple[int, ...] | None = None
+    for name, path, read in readers:
+        try:
+            values = read(path)
+        except (FileFormatError, MemoryError) as error:
+            problems.append(_unusable(entry.scene, path, error))
+            continue
+        shape = shape or values.shape[:2]
+        if values.shape[:2] != shape:
+            text = f"{path}: is {values.shape[1]}x{values.shape[0]}, the images are {shape[1]}x{shape[0]}"
+            problems.append(PairProblem(entry.scene, text, "size", path))
+            continue
+        parts[name], paths[name] = values, path
+    if shape is not None:
+        problems += _rig_problems(entry, (shape[1], shape[0]))
+    if "left" not in parts or "right" not in parts:
+        return PairCheck(entry.scene, tuple(problems), "disparity" in parts)
+    check = check_sample(StereoSample(scene=entry.scene, **parts), size, paths)  # type: ignore[arg-type]
+    return PairCheck(
+        entry.scene, (*problems, *check.problems), check.has_truth, similarity=check.similarity, margin=check.margin
+    )
+
+
+def check_sample(sample: StereoSample, size: Size | None = None, paths: dict[str, str] | None = None) -> PairCheck:
+    """Check the values of a pair; ``paths`` are the files of its fields, where known."""
+    files, found = paths or {}, []
+    height, width = sample.left.shape[:2]
+    if size is not None and (width, height) != size:
+        found.append(("size", "left", f"is {width}x{height}, {size[0]}x{size[1]} is expected"))
+    for name in ("left", "right"):
+        image = getattr(sample, name)
+        if image.min() == image.max():
+            found.append(("empty", name, f"the {name} image has one colour only"))
+    if sample.occlusion is not None and sample.occlusion.all():
+        found.append(("empty", "occlusion", "the mask marks every pixel as hidden"))
+    found += _normal_problems(sample.normals)
+    explanation = None
+    for name in ("disparity", "right_disparity"):
+        problems, explanation_here = _disparity_problems(sample, name)
+        found += problems
+        explanation = explanation_here if name == "disparity" else explanation
+    return PairCheck(
+        sample.scene,
+        tuple(PairProblem(sample.scene, text, kind, files.get(name, "")) for kind, name, text in found),
+        sample.disparity is not None,
+        None if explanation is None or not explanation.points else round(explanation.similarity, 4),
+        None if explanation is None or not explanation.points else round(explanation.margin, 4),
+    )
+
+
+def find_problem(sample: StereoSample, size: Size | None = None) -> str | None:
+    """The first thing that is wrong with the values of a pair, or None; see ``verify_dataset``."""
+    return next((item.problem for item in check_sample(sample, size).problems), None)
+
+
+def _disparity_problems(sample: StereoSample, name: str) -> tuple[list[tuple[str, str, str]], Explanation | None]:
+    """(kind, field, text) of what is wrong with a disparity map, and how well it explains the other view."""
+    disparity = getattr(sample, name)
+    if disparity is None:
+        return [], None
+    words, width = name.replace("_", " "), disparity.shape[1]
+    known = disparity[np.isfinite(disparity)]
+    if known.size == 0:
+        return [("empty", name, f"has no known {words}")], None
+    if known.min() < 0:
+        return [("sign", name, f"has {words} down to {known.min():.4g}, positive values are expected")], None
+    if known.max() == 0:
+        return [("empty", name, f"the {words} is zero everywhere")], None
+    if (known >= width).mean() > _MAX_BEYOND:
+        text = f"has {words} {known.min():.4g} to {known.max():.4g}, values within 0 and the width {width} are expected"
+        return [("range", name, text)], None
+    if sample.left.min() == sample.left.max() or sample.right.min() == sample.right.max():
+        return [], None
+    if name == "disparity":
+        explanation = explain(sample.left, sample.right, disparity, sample.occlusion)
+    else:  # mirrored, the right view is a left one
+        explanation = explain(sample.right[:, ::-1], sample.left[:, ::-1], disparity[:, ::-1])
+    if explanation is None or explanation.problem is None:
+        return [], explanation
+    text = f"{words}: {explanation.problem}"
+    if explanation.points:
+        text += f" (similarity {explanation.similarity:.2f}, margin {explanation.margin:.2f})"
+    return [("photometric", name, text)], explanation
+
+
+def _normal_problems(normals: np.ndarray | None) -> list[tuple[str, str, str]]:
+    if normals is None:
+        return []
+    lengths = np.linalg.norm(normals, axis=-1)
+    lengths = lengths[np.isfinite(lengths)]
+    if lengths.size == 0:
+        return [("empty", "normals", "has no valid normal")]
+    bad = int((np.abs(lengths - 1) > 0.02).sum())
+    return [("normals", "normals", f"has {bad} normals whose length is not 1 within 2 %")] if bad else []
+
+
+def _rig_problems(entry: PairEntry, size: Size) -> Iterator[PairProblem]:
+    if entry.rig is None:
+        return
+    file = entry.rig if isinstance(entry.rig, str) else ""
+    try:
+        if callable(entry.rig):
+            entry.rig(*size)
+        else:
+            read_calibration(entry.rig, size)
+    except CalibrationError as error:
+        yield PairProblem(entry.scene, str(error), "calibration", file)
+
+
+def _depth_problems(scene: str, sample: MultiViewSample | PanoramaSample) -> Iterator[PairProblem]:
+    """What is wrong with the images and the depth of a multi-view or panorama sample."""
+    images = sample.images if isinstance(sample, MultiViewSample) else [sample.image]
+    for number, image in enumerate(images):
+        if image.min() == image.max():
+            yield PairProblem(scene, f"image {number} has one colour only", "empty")
+    if sample.depth is None:
+        return
+    if sample.depth.shape != images[0].shape[:2]:
+        text = f"the depth map is {sample.depth.shape[::-1]}, the image {images[0].shape[1::-1]}"
+        yield PairProblem(scene, text, "size")
+    known = sample.depth[np.isfinite(sample.depth)]
+    if known.size == 0:
+        yield PairProblem(scene, "has no known depth", "empty")
+    elif known.min() < 0:
+        yield PairProblem(scene, f"has depths down to {known.min():.4g}, positive values are expected", "sign")
+    elif known.max() == 0:
+        yield PairProblem(scene, "the depth is zero everywhere", "empty")
+
+
+def _unusable(scene: str, path: str, error: BaseException) -> PairProblem:
+    """The problem that an error of a reader tells."""
+    text = " ".join(str(error).split()) or f"{path}: too large for the memory"
+    if "no such file" in text or "is missing" in text:
+        kind = "missing"
+    elif "negative" in text:
+        kind = "sign"
+    elif isinstance(error, CalibrationError):
+        kind = "calibration"
+    elif "must have one size" in text or "the images are" in text or "of another size" in text:
+        kind = "size"
+    else:
+        kind = "unreadable"
+    return PairProblem(scene, text, kind, path)
