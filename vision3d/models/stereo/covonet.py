@@ -11,12 +11,16 @@ AANet, Xu & Zhang 2020; local correlation after warping: PWC-Net, Sun et al. 201
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vision3d.errors import InputError
+from vision3d.io.checkpoints import load_into, unwrap_state_dict
 from vision3d.models.normalization import Normalization
+from vision3d.models.stereo.fadnet_checkpoints import detect_architecture
 from vision3d.ops import convex_upsample, disparity_regression, groupwise_correlation, warp_by_disparity
 from vision3d.registry import register_model
 from vision3d.types import StereoOutput
@@ -210,6 +214,14 @@ class CoVoNet(nn.Module):
                     nn.init.zeros_(module.bias)
         for head in (self.logits, self.weights, self.refinement.residual, self.refinement.weights):
             nn.init.normal_(head.weight, std=0.01)
+
+    def load_official_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        """Load this project's weights: with or without an outer dictionary, ``module.`` and ``num_batches_tracked``.
+
+        Raises:
+            WeightsError: the weights are of another network; the first names that differ are listed.
+        """
+        load_into(self, unwrap_state_dict(state_dict), detect_architecture)
 
     def forward(self, left: Tensor, right: Tensor) -> StereoOutput:
         """Estimate the disparity of the left view.

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from vision3d.errors import ConfigError
-from vision3d.io.checkpoints import convert_fadnetpp_names
 from vision3d.models.stereo.blocks import DynamicResBlock, ResBlock, convolution, initialize_kaiming
+from vision3d.models.stereo.fadnet_checkpoints import convert_fadnetpp_names
 from vision3d.models.stereo.unet import (
     BlockFactory,
     CorrelationUNet,

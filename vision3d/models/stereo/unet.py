@@ -25,6 +25,7 @@ from vision3d.models.stereo.blocks import (
     error_norm,
     fusion,
 )
+from vision3d.models.stereo.fadnet_checkpoints import detect_architecture
 from vision3d.ops import correlation_1d, warp_by_disparity
 from vision3d.types import StereoOutput
 
@@ -262,7 +263,7 @@ class DisparityNetwork(nn.Module):
         Raises:
             WeightsError: the weights are of another network; the first names that differ are listed.
         """
-        load_into(self, self._official_names(unwrap_state_dict(state_dict)))
+        load_into(self, self._official_names(unwrap_state_dict(state_dict)), detect_architecture)
 
     def _official_names(self, state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return state_dict
