@@ -112,7 +112,7 @@ def test_page_says_the_figures(page: Path) -> None:
     checker.feed(page.read_text(encoding="utf-8"))
     text = "\n".join(checker.text)
     report, _ = make_report()
-    assert f"{report['headline']['value']:.2f}" in text
+    assert f"{report['headline']['value']:.3f}" in text
     assert "SceneFlow, per pixel" in text
     assert "Worst scenes" in text
     assert "Best scenes" in text

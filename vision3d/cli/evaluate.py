@@ -175,6 +175,9 @@ def _print_headline(report: dict[str, Any]) -> None:
         item = part["headline"]
         print(f"{rule['title']}, {item['label']} (mean over {item['mean']}): {item['value']:.3f}  {name}")
     print(rule["text"])
+    for entry in report["published"]:
+        if entry["ours"] is not None:
+            print(f"published: {entry['metric']} {entry['published']} ({entry['source']}); ours {entry['ours']:.3f}")
 
 
 def _print_table(report: dict[str, Any]) -> None:

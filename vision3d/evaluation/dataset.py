@@ -20,6 +20,7 @@ from vision3d.evaluation.matchers import (
     warm_up,
 )
 from vision3d.evaluation.protocols import Protocol, ProtocolScore, find_protocol
+from vision3d.evaluation.published import published_beside
 from vision3d.evaluation.sparsification import Sparsification
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def evaluate_dataset(
 
     Returns:
         ``{"model", "dataset", "split", "headline", "scenes": [{"scene", "epe", ..., "regions": {...}, "seconds"}],
-        "mean" (over images), "pooled" (over pixels), "skipped", "protocol"}``, on request ``"confidence"`` and
+        "mean" (over images), "pooled" (over pixels), "skipped", "protocol", "published" (of papers)}``, on request ``"confidence"`` and
         ``"baseline": {"name", "headline", "scenes", "mean", "pooled"}``.
 
     Raises:
@@ -108,6 +109,7 @@ def evaluate_dataset(
             "search": DEFAULT_SEARCH if search is None else search,
             **_summary(scores[1], rows[1]),
         }
+    report["published"] = published_beside(report)
     return report
 
 

@@ -120,10 +120,10 @@ def _tile(
     beside = ""
     if baseline is not None and other is not None:
         kind = "better" if value <= other else "worse"
-        beside = f'<span class="{kind}">{_number(other)}</span> {_text(baseline["name"])}'
+        beside = f'<span class="{kind}">{_digits(other, unit)}</span> {_text(baseline["name"])}'
     return (
         f'<div class="tile{" main" if main else ""}"><div class="name">{_text(name)}</div>'
-        f'<div class="value">{_number(value)} <small>{_text(unit)}</small></div>'
+        f'<div class="value">{_digits(value, unit)} <small>{_text(unit)}</small></div>'
         f'<div class="beside">{beside}</div></div>'
     )
 
@@ -175,7 +175,7 @@ def _sparsification(figures: dict[str, Any]) -> str:
         )
         facts.append(
             f"left-right check keeps {100 * check['kept']:.1f} % with {_number(check['error'])} px, the confidence at "
-            f"the same share {_number(check['confidence_error'])} px"
+            f"the same share {_number(check['confidence_error'])} px (means over images, each at its own share)"
         )
     return chart.svg() + chart.legend() + f'<p class="note">{_text("; ".join(facts))}</p>'
 
@@ -224,8 +224,8 @@ def _published(report: dict[str, Any]) -> str:
     body = "".join(
         f'<tr><td class="text">{_text(row["data"])}</td><td class="text">{_text(row["metric"])}</td>'
         f"<td>{_number(row['published'])}</td><td>{_number(row['ours'])}</td>"
-        f'<td class="text">{_text(row["source"])}</td>'
-        f'<td class="text">{_text(row["ours_protocol"] or "another data set, not measured here")}</td></tr>'
+        f'<td class="text long">{_text(row["source"])}</td>'
+        f'<td class="text long">{_text(row["ours_protocol"] or "another data set, not measured here")}</td></tr>'
         for row in rows
     )
     head = (
@@ -245,12 +245,12 @@ def _scenes(title: str, scenes: list[ScenePictures], report: dict[str, Any], gal
     grid = "maps two" if "baseline" in report else "maps"
     for item in scenes:
         facts = [
-            f"{report['model']}: EPE {_number(item.row['epe'])} px, D1 {_number(item.row.get('d1'))} %",
+            f"{report['model']}: EPE {_figure(item.row['epe'], 'epe')} px, D1 {_figure(item.row.get('d1'), 'd1')} %",
             f"disparity colours 0 to {item.high:g} px",
         ]
         if item.baseline_row is not None:
             name = report["baseline"]["name"]
-            text = f"{name}: EPE {_number(item.baseline_row['epe'])} px, D1 {_number(item.baseline_row.get('d1'))} %"
+            text = f"{name}: EPE {_figure(item.baseline_row['epe'], 'epe')} px, D1 {_figure(item.baseline_row.get('d1'), 'd1')} %"
             facts.insert(1, text)
         pictures = "".join(_picture(item.scene, name, data, report) for name, data in item.pictures.items())
         spans = "".join(f"<span>{_text(fact)}</span>" for fact in facts)
@@ -345,7 +345,11 @@ def _figure(value: float | None, figure: str) -> str:
     """A figure with the digits of its unit: percent with 2, the others with 3."""
     if value is None or not math.isfinite(value):
         return "-"
-    return str(value) if isinstance(value, int) else f"{value:.{2 if unit_of(figure) == '%' else 3}f}"
+    return str(value) if isinstance(value, int) else _digits(value, unit_of(figure))
+
+
+def _digits(value: float, unit: str) -> str:
+    return f"{value:.{2 if unit == '%' else 3}f}"
 
 
 def _number(value: float | None) -> str:
