@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from vision3d.datasets.transforms import published_color, random_crop, vertical_
 from vision3d.errors import ConfigError, FileFormatError, InputError
 from vision3d.io.disparity import write_disparity
 from vision3d.io.images import write_image
-from vision3d.training.config import DataConfig, SourceConfig
+from vision3d.training.config import AugmentConfig, DataConfig, SourceConfig, config_from_dict
 from vision3d.training.data import TrainingPairs, open_sources, train_loader, validation_loader
 from vision3d.types import StereoBatch, StereoSample
 
@@ -209,3 +210,45 @@ def test_kitti_tree(tmp_path: Path) -> None:
     want = StereoBatch.collate([list(tiny_samples(3))[1]])  # frame 1 is held back
     assert torch.equal(batch.right, want.right)
     assert torch.equal(batch.disparity.nan_to_num(-1), want.disparity.nan_to_num(-1))
+
+
+def augmented(pool: Path, first: int, count: int, workers: int = 0) -> list[StereoBatch]:
+    names = ("misalign", "shift_disparity", "occlude", "vertical_flip", "photometric")
+    steps = [AugmentConfig("resize", {"octaves": [-0.1, 0.3]}), AugmentConfig("crop")]
+    steps += [AugmentConfig(name, {"size": [4, 9]} if name == "occlude" else {}) for name in names]
+    pairs = TrainingPairs(PoolStereo(pool), config_of(pool, augment=steps), seed=5)
+    loader = iter(train_loader(pairs, lambda: first, 2, workers, 0, 1))
+    return [next(loader) for _ in range(count)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_augmented_batches_are_those_of_an_uninterrupted_run(pool: Path, workers: int) -> None:
+    pytest.importorskip("albumentations")
+    whole, rest = augmented(pool, 0, 5), augmented(pool, 3, 2, workers)
+    for want, got in zip(whole[3:], rest, strict=True):
+        assert want.left.shape == (2, 3, 32, 64)
+        assert torch.equal(want.left, got.left)
+        assert torch.equal(want.right, got.right)
+        assert torch.equal(want.disparity.nan_to_num(-1), got.disparity.nan_to_num(-1))
+
+
+def test_recipes_name_their_transforms(pool: Path) -> None:
+    recipe = {
+        "model": {"name": "tiny"},
+        "data": {
+            "train": [{"kind": "pool", "root": str(pool)}],
+            "crop": [32, 64],
+            "augment": [{"name": "misalign", "options": {"shift": [-2, 2]}}, {"name": "published"}],
+        },
+    }
+    config = config_from_dict(recipe).data
+    assert [step.name for step in config.augment] == ["misalign", "published"]
+    plain, changed = (
+        TrainingPairs(PoolStereo(pool), data, seed=1)[4] for data in (replace(config, augment=[]), config)
+    )
+    np.testing.assert_array_equal(changed.disparity is None, plain.disparity is None)
+    assert not np.array_equal(plain.right, changed.right)
+    with pytest.raises(ConfigError, match="unknown option 'shfit'"):
+        TrainingPairs(PoolStereo(pool), replace(config, augment=[AugmentConfig("misalign", {"shfit": 1})]), 0)
+    with pytest.raises(ConfigError, match="unknown option"):
+        config_from_dict({**recipe, "data": {**recipe["data"], "augment": [{"nam": "crop"}]}})  # type: ignore[dict-item]

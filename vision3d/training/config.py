@@ -38,6 +38,14 @@ class SourceConfig:
 
 
 @dataclass
+class AugmentConfig:
+    """One random transform: its name in ``vision3d.datasets.augment.TRANSFORMS``, and its options."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class DataConfig:
     """Where pairs come from and how they are cut.
 
@@ -46,6 +54,8 @@ class DataConfig:
         validation: the validation pairs (may be empty).
         crop: (height, width) of the training crop.
         crop_top: crops begin below this share of the free height (KITTI recipes: 0.25).
+        augment: random transforms in their order. ``crop`` among them marks where the crop is cut; without it the crop
+            comes first. ``resize`` stands before the crop.
         color: colour augmentation of each view by itself: none, or published (that of FADNet).
         vertical_flip: share of the crops that are turned upside down.
         validation_crop: (height, width) cut from the centre, or null for the whole pair.
@@ -57,6 +67,7 @@ class DataConfig:
     validation: list[SourceConfig] = field(default_factory=list)
     crop: tuple[int, int] = (256, 512)
     crop_top: float = 0.0
+    augment: list[AugmentConfig] = field(default_factory=list)
     color: Literal["none", "published"] = "none"
     vertical_flip: float = 0.0
     validation_crop: tuple[int, int] | None = None

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 
+from vision3d.datasets.augment import training_augmentation
 from vision3d.datasets.mixture import parse_mixture
 from vision3d.datasets.registry import find_dataset, open_dataset
-from vision3d.datasets.transforms import center_crop, published_colors, random_crop, vertical_flip
+from vision3d.datasets.transforms import center_crop, published_colors, vertical_flip
 from vision3d.errors import ConfigError, check_option_names
 from vision3d.training.config import DataConfig, SourceConfig
 from vision3d.types import StereoBatch, StereoSample
@@ -91,6 +92,8 @@ class TrainingPairs(Dataset):
     def __init__(self, dataset: Dataset, config: DataConfig, seed: int) -> None:
         self.dataset, self.config, self.seed = dataset, config, seed
         self.length = data_length(dataset)
+        steps = [(step.name, step.options) for step in config.augment]
+        self.augment = training_augmentation(steps, config.crop, config.crop_top)
         self._order: tuple[int, np.ndarray] | None = None
 
     def index_of(self, position: int) -> int:
@@ -104,8 +107,7 @@ class TrainingPairs(Dataset):
 
     def __getitem__(self, position: int) -> StereoSample:
         generator = np.random.default_rng([self.seed, 2, position])
-        sample = self.dataset[self.index_of(position)]
-        sample = random_crop(sample, *self.config.crop, generator, self.config.crop_top)
+        sample = self.augment(self.dataset[self.index_of(position)], generator)
         if self.config.vertical_flip and generator.random() < self.config.vertical_flip:
             sample = vertical_flip(sample)
         return published_colors(sample, generator) if self.config.color == "published" else sample
