@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +18,9 @@ from vision3d.types import PointCloud
 
 # glTF: y up, z to the viewer; ours: y down, z forward.
 _TO_GLTF = np.diag([1.0, -1.0, -1.0, 1.0])
+_GLB_MOST = 2**32 - 2**16  # bytes; its lengths have 32 bits
+
+Part = bytes | memoryview
 
 _PLY_TYPES = {
     "char": "i1",
@@ -51,9 +57,10 @@ def write_pointcloud(path: str | os.PathLike[str], cloud: PointCloud) -> None:
     if suffix not in (".ply", ".pcd", ".glb"):
         raise OutputError(f"{path}: no point-cloud format has the suffix '{suffix}'; use .ply, .pcd or .glb")
     _check(cloud)
-    content = {".ply": _ply_bytes, ".pcd": _pcd_bytes, ".glb": _glb_bytes}[suffix](cloud)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+    parts = {".ply": _ply_parts, ".pcd": _pcd_parts, ".glb": _glb_parts}[suffix](cloud)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        for part in parts:  # one after the other, since joining them would double the memory of a large cloud
+            file.write(part)
 
 
 def read_pointcloud(path: str | os.PathLike[str]) -> PointCloud:
@@ -88,7 +95,7 @@ def _table(columns: list[tuple[str, str, np.ndarray]]) -> np.ndarray:
     return table
 
 
-def _ply_bytes(cloud: PointCloud) -> bytes:
+def _ply_parts(cloud: PointCloud) -> list[Part]:
     columns = [(name, "f4", cloud.points[:, i]) for i, name in enumerate("xyz")]
     if cloud.normals is not None:
         columns += [(name, "f4", cloud.normals[:, i]) for i, name in enumerate(("nx", "ny", "nz"))]
@@ -96,16 +103,17 @@ def _ply_bytes(cloud: PointCloud) -> bytes:
         columns += [(name, "u1", cloud.colors[:, i]) for i, name in enumerate(("red", "green", "blue"))]
     header = ["ply", "format binary_little_endian 1.0", f"element vertex {len(cloud)}"]
     header += [f"property {_PLY_NAMES[kind]} {name}" for name, kind, _ in columns] + ["end_header", ""]
-    return "\n".join(header).encode("ascii") + _table(columns).tobytes()
+    return ["\n".join(header).encode("ascii"), _table(columns).view(np.uint8).data]
 
 
-def _pcd_bytes(cloud: PointCloud) -> bytes:
+def _pcd_parts(cloud: PointCloud) -> list[Part]:
     columns = [(name, "f4", cloud.points[:, i]) for i, name in enumerate("xyz")]
     if cloud.normals is not None:
         columns += [(f"normal_{name}", "f4", cloud.normals[:, i]) for i, name in enumerate("xyz")]
     if cloud.colors is not None:  # the bits 0x00RRGGBB under the name of a float, as the Point Cloud Library wants it
-        packed = cloud.colors.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
-        columns.append(("rgb", "f4", packed.astype("<u4").view("<f4")))
+        packed = np.zeros((len(cloud), 4), np.uint8)
+        packed[:, :3] = cloud.colors[:, ::-1]
+        columns.append(("rgb", "f4", packed.view("<f4")[:, 0]))
     count = len(columns)
     header = [
         "# .PCD v0.7 - Point Cloud Data file format",
@@ -121,17 +129,45 @@ def _pcd_bytes(cloud: PointCloud) -> bytes:
         "DATA binary",
         "",
     ]
-    return "\n".join(header).encode("ascii") + _table(columns).tobytes()
+    return ["\n".join(header).encode("ascii"), _table(columns).view(np.uint8).data]
 
 
-def _glb_bytes(cloud: PointCloud) -> bytes:
-    import trimesh
-
+def _glb_parts(cloud: PointCloud) -> list[Part]:
+    """glTF 2.0 in one file: header, JSON chunk, and one binary chunk of positions and colours."""
     if len(cloud) == 0:
         raise InputError("a GLB file cannot hold an empty point cloud; write .ply, or keep some points")
-    scene = trimesh.Scene()
-    scene.add_geometry(trimesh.PointCloud(cloud.points, colors=cloud.colors), transform=_TO_GLTF)
-    return bytes(scene.export(file_type="glb"))
+    points = np.ascontiguousarray(cloud.points, dtype="<f4")
+    low, high = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    buffers = [points]
+    accessors: list[dict[str, Any]] = [{"componentType": 5126, "type": "VEC3", "min": low, "max": high}]
+    attributes = {"POSITION": 0}
+    if cloud.colors is not None:
+        colors = np.full((len(cloud), 4), 255, dtype=np.uint8)
+        colors[:, :3] = cloud.colors
+        buffers.append(colors)
+        accessors.append({"componentType": 5121, "type": "VEC4", "normalized": True})
+        attributes["COLOR_0"] = 1
+    views, size = [], 0
+    for index, buffer in enumerate(buffers):  # both have a multiple of four bytes, as the format wants it
+        views.append({"buffer": 0, "byteOffset": size, "byteLength": buffer.nbytes, "target": 34962})
+        accessors[index] |= {"bufferView": index, "byteOffset": 0, "count": len(cloud)}
+        size += buffer.nbytes
+    if size > _GLB_MOST:
+        raise OutputError(f"{len(cloud)} points are too many for a GLB file (4 GiB): write .ply, or thin the cloud")
+    content = {
+        "asset": {"version": "2.0", "generator": "vision3d"},
+        "scene": 0,
+        "scenes": [{"nodes": [0]}],
+        "nodes": [{"mesh": 0, "matrix": _TO_GLTF.T.ravel().tolist()}],
+        "meshes": [{"primitives": [{"attributes": attributes, "mode": 0}]}],
+        "accessors": accessors,
+        "bufferViews": views,
+        "buffers": [{"byteLength": size}],
+    }
+    text = json.dumps(content).encode("ascii")
+    text += b" " * (-len(text) % 4)
+    head = struct.pack("<4sIII4s", b"glTF", 2, 28 + len(text) + size, len(text), b"JSON")
+    return [head, text, struct.pack("<I4s", size, b"BIN\0"), *(buffer.data for buffer in buffers)]
 
 
 def _from_table(path: str | os.PathLike[str], table: np.ndarray) -> PointCloud:
@@ -233,7 +269,6 @@ def _read_pcd(path: str | os.PathLike[str], content: bytes) -> PointCloud:
 
 def _read_glb(path: str | os.PathLike[str], content: bytes) -> PointCloud:
     import io
-    import struct
 
     import trimesh
 
