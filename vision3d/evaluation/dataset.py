@@ -70,7 +70,8 @@ def evaluate_dataset(
 
     Returns:
         ``{"model", "dataset", "split", "headline", "scenes": [{"scene", "epe", ..., "regions": {...}, "seconds"}],
-        "mean" (over images), "pooled" (over pixels), "skipped", "protocol", "published" (of papers)}``, on request ``"confidence"`` and
+        "mean" (over images), "pooled" (over pixels), "skipped", "protocol",
+        "published" (see :mod:`vision3d.evaluation.published`)}``, on request ``"confidence"`` and
         ``"baseline": {"name", "headline", "scenes", "mean", "pooled"}``.
 
     Raises:

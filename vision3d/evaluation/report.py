@@ -26,7 +26,7 @@ _NAMES = {
     "rms": "RMS",
     "d1": "D1",
     "smooth_l1": "smooth L1",
-    "seconds": "seconds",
+    "seconds": "time",
     "density": "density",
     "ause": "AUSE",
     "aurg": "AURG",
@@ -244,14 +244,10 @@ def _scenes(title: str, scenes: list[ScenePictures], report: dict[str, Any], gal
     blocks = [_scales()]
     grid = "maps two" if "baseline" in report else "maps"
     for item in scenes:
-        facts = [
-            f"{report['model']}: EPE {_figure(item.row['epe'], 'epe')} px, D1 {_figure(item.row.get('d1'), 'd1')} %",
-            f"disparity colours 0 to {item.high:g} px",
-        ]
+        facts = [_scene_fact(report["model"], item.row)]
         if item.baseline_row is not None:
-            name = report["baseline"]["name"]
-            text = f"{name}: EPE {_figure(item.baseline_row['epe'], 'epe')} px, D1 {_figure(item.baseline_row.get('d1'), 'd1')} %"
-            facts.insert(1, text)
+            facts.append(_scene_fact(report["baseline"]["name"], item.baseline_row))
+        facts.append(f"disparity colours 0 to {item.high:g} px")
         pictures = "".join(_picture(item.scene, name, data, report) for name, data in item.pictures.items())
         spans = "".join(f"<span>{_text(fact)}</span>" for fact in facts)
         blocks.append(
@@ -259,6 +255,10 @@ def _scenes(title: str, scenes: list[ScenePictures], report: dict[str, Any], gal
         )
     rank = f"{title_of(gallery.figure)}, {REGIONS.get(gallery.region, gallery.region)}"
     return _panel(f"{title} (by {rank})", "".join(blocks))
+
+
+def _scene_fact(name: str, row: dict[str, Any]) -> str:
+    return f"{name}: EPE {_figure(row['epe'], 'epe')} px, D1 {_figure(row.get('d1'), 'd1')} %"
 
 
 def _picture(scene: str, name: str, data: str, report: dict[str, Any]) -> str:
