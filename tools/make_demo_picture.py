@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from vision3d import PointCloud, predict_stereo
-from vision3d.cli.demo import load_motorcycle
+from vision3d.datasets.demo import load_motorcycle
 from vision3d.io.images import write_image
 from vision3d.visualization import disparity_picture
 

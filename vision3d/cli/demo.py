@@ -15,8 +15,6 @@ from vision3d.cli.output import console, to_json
 if TYPE_CHECKING:
     import numpy as np
 
-    from vision3d.types import StereoRig
-
 COLUMNS = {"EPE px": "epe", "bad-2 %": "bad2", "bad-3 %": "bad3"}
 SEARCH_RANGE = 64  # pixels; the true disparities reach 60
 
@@ -36,6 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Predict, write the results, print the table."""
+    from vision3d.datasets.demo import load_motorcycle
     from vision3d.io.files import ensure_folder
     from vision3d.io.images import write_image
     from vision3d.pipelines import load_stereo_model, predict_stereo
@@ -69,34 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def load_motorcycle() -> tuple[np.ndarray, np.ndarray, np.ndarray, StereoRig]:
-    """The Middlebury 2014 motorcycle pair at quarter size: views uint8, true disparity with NaN, calibration.
-
-    Raises:
-        MissingExtraError: scikit-image or its loader is missing. FileFormatError: it has no such pair.
-    """
-    import numpy as np
-
-    from vision3d.errors import FileFormatError, MissingExtraError
-    from vision3d.types import Camera, StereoRig
-
-    try:
-        from skimage.data import stereo_motorcycle
-
-        left, right, truth = stereo_motorcycle()
-    except ImportError as error:
-        raise MissingExtraError("scikit-image", "all", "the demo pair", "pip install scikit-image pooch") from error
-    except (OSError, ValueError) as error:
-        raise FileFormatError(f"scikit-image has no demo pair ({error}): pip install -U scikit-image pooch") from error
-    height, width = truth.shape
-    cameras = [
-        Camera(np.array([[994.978, 0, cx], [0, 994.978, 254.877], [0, 0, 1]]), width, height)
-        for cx in (311.193, 342.279)
-    ]
-    truth = np.where(np.isfinite(truth), truth, np.nan).astype(np.float32)
-    return left, right, truth, StereoRig(cameras[0], cameras[1], baseline=0.193001)
-
-
 def _measure(
     name: str, disparity: np.ndarray, seconds: float, left: np.ndarray, right: np.ndarray, truth: np.ndarray
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
@@ -112,7 +83,7 @@ def _measure(
         metrics = DisparityMetrics()
         metrics.update(answer, truth)
         figures = metrics.compute()
-        errors[method] = {title: round(float(figures[key]), 4) for title, key in COLUMNS.items()}
+        errors[method] = {key: round(float(figures[key]), 4) for key in COLUMNS.values()}
     return errors, times
 
 
@@ -125,7 +96,7 @@ def _print_table(errors: dict[str, dict[str, float]], times: dict[str, float], o
     for title in (*COLUMNS, "seconds"):
         table.add_column(title, justify="right")
     for method, figures in errors.items():
-        table.add_row(method, *(f"{figures[title]:.2f}" for title in COLUMNS), f"{times[method]:.2f}")
+        table.add_row(method, *(f"{figures[key]:.2f}" for key in COLUMNS.values()), f"{times[method]:.2f}")
     console().print(table)
     print(f"page:     {out / 'view.html'}  (vision3d view {out})")
     pictures = [name for name in ("disparity.png", "error.png", "confidence.png") if name in written]
