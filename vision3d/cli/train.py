@@ -14,8 +14,17 @@ _DESCRIPTION = "Train a network as a recipe says; see docs/training.md. Any opti
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the sub-command."""
-    parser = subparsers.add_parser("train", help="train a network from a recipe", description=_DESCRIPTION)
+    """Add the sub-command. Its arguments are parsed in ``run``: argparse knows no open-ended names of options."""
+    # No argument holds a NUL, so that none is taken for an option here, not even --help.
+    parser = subparsers.add_parser("train", help="train a network from a recipe", prefix_chars="\0", add_help=False)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.set_defaults(run=run)
+
+
+def _option_parser() -> argparse.ArgumentParser:
+    from vision3d.cli.main import Parser
+
+    parser = Parser(prog="vision3d train", description=_DESCRIPTION)
     parser.add_argument("config", metavar="CONFIG", help="recipe (YAML)")
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="key=value",
@@ -24,15 +33,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--resume", metavar="CHECKPOINT", help="go on from a checkpoint; auto: the run folder's last one"
     )
-    parser.set_defaults(run=run)
-
-    # argparse knows no open-ended option names: turn "--set.key=value" into "--set key=value" before it looks.
-    parse = parser.parse_known_args
-
-    def parse_known_args(args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        return parse(split_overrides(sys.argv[1:] if args is None else args), namespace)
-
-    parser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
+    return parser
 
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
@@ -45,6 +46,7 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train; progress goes to stderr, and nothing to stdout."""
+    options = _option_parser().parse_args(split_overrides(arguments.arguments))
     from vision3d.training.config import load_config
     from vision3d.training.runner import train
 
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
         package.addHandler(handler)
     package.setLevel(logging.INFO)
-    train(load_config(arguments.config, arguments.overrides), arguments.resume)
+    train(load_config(options.config, options.overrides), options.resume)
     return 0
 
 
