@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from vision3d.training.curve import read_metrics
 from vision3d.training.stereo import METRICS, StereoTask
 
 logger = logging.getLogger(__name__)
@@ -100,15 +101,6 @@ class MetricsFile(Callback):
             csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n").writerow(row)
 
 
-def read_metrics(path: Path, last_step: int | None = None) -> list[dict[str, str]]:
-    """The complete rows of a metrics file, up to ``last_step``; empty if there is no file."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if None not in row.values() and row.get("seconds")]
-    return [row for row in rows if last_step is None or int(row["step"]) <= last_step]
-
-
 class Checkpoints(Callback):
     """Writes ``last.ckpt`` every few steps and at the end, and ``best.ckpt`` by the validation's end-point error.
 
@@ -170,12 +162,12 @@ class Previews(Callback):
         assert isinstance(pl_module, StereoTask)
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
-        import cv2
+        from vision3d.io.images import write_image
 
         for number, (batch, prediction) in enumerate(pl_module.previews):
             picture = preview(batch.left[0], batch.disparity[0, 0], prediction[0, 0], self.max_disparity)
             self.folder.mkdir(parents=True, exist_ok=True)
-            cv2.imwrite(str(self.folder / f"step_{trainer.global_step:08d}_{number}.png"), picture[..., ::-1])
+            write_image(self.folder / f"step_{trainer.global_step:08d}_{number}.png", picture)
 
 
 def preview(left: torch.Tensor, truth: torch.Tensor, prediction: torch.Tensor, max_disparity: float) -> np.ndarray:
@@ -186,17 +178,12 @@ def preview(left: torch.Tensor, truth: torch.Tensor, prediction: torch.Tensor, m
         truth, prediction: [H, W], pixels.
         max_disparity: the end of the colour range.
     """
-    import cv2
-
-    def colors(values: np.ndarray, top: float) -> np.ndarray:
-        known = np.isfinite(values)
-        scaled = np.clip(np.where(known, values, 0) / top * 255, 0, 255).astype(np.uint8)
-        return cv2.applyColorMap(scaled, cv2.COLORMAP_TURBO)[..., ::-1] * known[..., None].astype(np.uint8)
+    from vision3d.visualization import colorize
 
     image = (left.float().cpu().numpy().transpose(1, 2, 0) * 255 + 0.5).astype(np.uint8)
     want, have = (value.float().cpu().numpy() for value in (truth, prediction))
     rows = [
-        [image, colors(want, max_disparity)],
-        [colors(have, max_disparity), colors(np.abs(have - want), 5.0)],
+        [image, colorize(want, 0.0, max_disparity)],
+        [colorize(have, 0.0, max_disparity), colorize(np.abs(have - want), 0.0, 5.0)],
     ]
     return np.vstack([np.hstack(row) for row in rows])
