@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from typing import Any
 
@@ -11,9 +12,11 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vision3d.errors import ConfigError, InputError
+from vision3d.evaluation.metrics import DisparityMetrics
+from vision3d.inference import size_multiple
+from vision3d.ops import pad_to_multiple
 from vision3d.training.config import TrainConfig
 from vision3d.training.losses import create_loss
 from vision3d.training.optimizers import Round, create_optimizer, find_round, learning_rate_factor
@@ -22,37 +25,20 @@ from vision3d.zoo import create_model
 
 logger = logging.getLogger(__name__)
 METRICS = ("epe", "bad1", "bad2", "bad3", "d1")
-_PAD_MULTIPLE = 64
+_THRESHOLDS = (1.0, 2.0, 3.0)
 
 
 class NonFiniteError(InputError):
     """A loss or gradient that is not finite."""
 
 
-def error_sums(prediction: Tensor, truth: Tensor) -> Tensor:
-    """Sums over the valid pixels of: 1, error, error > 1, > 2, > 3, and the KITTI outlier (> 3 px and > 5 %).
-
-    Args:
-        prediction, truth: [B, 1, H, W], pixels; truth is NaN where unknown.
-
-    Returns:
-        [6] float64.
-    """
-    valid = torch.isfinite(truth) & (truth > 0)
-    truth = truth[valid].double()
-    error = (prediction[valid].double() - truth).abs()
-    error = torch.where(torch.isfinite(error), error, torch.full_like(error, torch.inf))
-    outlier = (error > 3) & (error > 0.05 * truth)
-    counts = [(error > bound).sum().double() for bound in (1, 2, 3)]
-    return torch.stack([valid.sum().double(), error.sum(), *counts, outlier.sum().double()])
-
-
-def metrics_from_sums(sums: Tensor) -> dict[str, float]:
-    """End-point error in pixels, and bad-1/2/3 and D1 in percent, over all valid pixels."""
-    count, *rest = sums.tolist()
-    if count == 0:
-        return dict.fromkeys(METRICS, float("nan"))
-    return {name: value / count * (1 if name == "epe" else 100) for name, value in zip(METRICS, rest, strict=True)}
+def merge_over_processes(metrics: DisparityMetrics) -> DisparityMetrics:
+    """The figures over the pixels of all processes of the run, the same in each of them; exact, in any order."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return metrics
+    parts: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(parts, metrics)
+    return functools.reduce(DisparityMetrics.merge, parts)
 
 
 class StereoTask(LightningModule):
@@ -85,7 +71,7 @@ class StereoTask(LightningModule):
         self.last: dict[str, Tensor | float] = {}
         self.validation_metrics: dict[str, float] = {}
         self.previews: list[tuple[StereoBatch, Tensor]] = []
-        self._sums = torch.zeros(6, dtype=torch.float64)
+        self._errors = DisparityMetrics(_THRESHOLDS)
         self._batch: StereoBatch | None = None
         self._sample_finite: Tensor | None = None
         self._buffers_before: list[Tensor] = []
@@ -221,21 +207,22 @@ class StereoTask(LightningModule):
 
     def predict(self, batch: StereoBatch) -> Tensor:
         """[B, 1, H, W] disparity of the evaluated network, at any size."""
-        height, width = batch.left.shape[-2:]
-        pad = (0, -width % _PAD_MULTIPLE, 0, -height % _PAD_MULTIPLE)
-        left, right = (F.pad(view, pad, mode="replicate") for view in (batch.left, batch.right))
-        return self.evaluated(left, right).disparity[..., :height, :width].float()
+        network = self.evaluated
+        left, padding = pad_to_multiple(batch.left, size_multiple(network))
+        right, _ = pad_to_multiple(batch.right, size_multiple(network))
+        return padding.undo(network(left, right).disparity).float()
 
     def on_validation_epoch_start(self) -> None:
-        self._sums = torch.zeros(6, dtype=torch.float64)
+        self._errors = DisparityMetrics(_THRESHOLDS)
         self.previews = []
 
     def validation_step(self, batch: StereoBatch, batch_idx: int) -> None:
         prediction = self.predict(batch)
-        self._sums += error_sums(prediction, batch.disparity).cpu()
+        for answer, truth in zip(prediction, batch.disparity, strict=True):
+            self._errors.update(answer, truth)
         if self.global_rank == 0 and len(self.previews) < self.config.trainer.images:
             self.previews.append((batch, prediction))
 
     def on_validation_epoch_end(self) -> None:
-        sums = self.trainer.strategy.reduce(self._sums.to(self.device), reduce_op="sum")
-        self.validation_metrics = metrics_from_sums(sums)
+        figures = merge_over_processes(self._errors).compute()
+        self.validation_metrics = {name: figures[name] for name in METRICS}
