@@ -162,7 +162,7 @@ class TrainerConfig:
     checkpoint_every_steps: int = 500
     log_every_steps: int = 20
     images: int = 2
-    accelerator: str = "auto"
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"] = "auto"
     devices: int = 1
     nodes: int = 1
     strategy: str = "auto"

@@ -61,12 +61,13 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
     rounds = plan_rounds(config.loss.rounds, settings.max_steps, steps_per_epoch)
     total = min(rounds[-1].stop, settings.max_steps or rounds[-1].stop)
 
-    _prepare_folder(folder, config, fresh=resume is None)
+    _refuse_used_folder(folder, fresh=resume is None)
     torch.manual_seed(settings.seed)
     task = StereoTask(config, rounds, steps_per_epoch, length)
     if checkpoint is not None:
         _check_checkpoint(checkpoint, task)
     trainer = _make_trainer(config, folder, total)
+    _write_recipe(folder, config)
     _attach_loaders(task, pairs)
     if trainer.is_global_zero:
         logger.info("%s: %d steps into %s, from %s", config.model.name, total, folder, checkpoint or "the start")
@@ -124,11 +125,14 @@ def export_weights(task: StereoTask, path: Path, dtype: torch.dtype = torch.floa
         temporary.write_bytes(save(state, metadata={"model": task.config.model.name}))
 
 
-def _prepare_folder(folder: Path, config: TrainConfig, fresh: bool) -> None:
-    import yaml
-
+def _refuse_used_folder(folder: Path, fresh: bool) -> None:
     if fresh and (folder / "last.ckpt").exists():
         raise OutputError(f"{folder}: holds a run already: go on with --resume auto, or set another trainer.output")
+
+
+def _write_recipe(folder: Path, config: TrainConfig) -> None:
+    import yaml
+
     with atomic_write(ensure_folder(folder) / "config.yaml") as temporary:
         temporary.write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), encoding="utf-8")
 
@@ -151,7 +155,26 @@ def _attach_loaders(task: StereoTask, pairs: TrainingPairs) -> None:
 
 
 def _make_trainer(config: TrainConfig, folder: Path, total: int) -> Trainer:
-    from lightning.pytorch import Callback, Trainer
+    """Lightning's trainer of a recipe.
+
+    Raises:
+        ConfigError: this machine cannot run the accelerator, devices or strategy of the recipe.
+    """
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch import Trainer
+
+    settings, options = config.trainer, _trainer_options(config, folder, total)
+    try:
+        return Trainer(**options)
+    except (ValueError, ImportError, MisconfigurationException) as error:
+        wish = f"accelerator {settings.accelerator}, devices {settings.devices}, strategy {settings.strategy}"
+        raise ConfigError(
+            f"trainer: this machine cannot run {wish} ({' '.join(str(error).split())[:300]}): change these options"
+        ) from error
+
+
+def _trainer_options(config: TrainConfig, folder: Path, total: int) -> dict[str, Any]:
+    from lightning.pytorch import Callback
     from lightning.pytorch.callbacks import RichProgressBar
 
     from vision3d.training.callbacks import Checkpoints, MetricsFile, Previews
@@ -166,27 +189,27 @@ def _make_trainer(config: TrainConfig, folder: Path, total: int) -> Trainer:
     if sys.stderr.isatty():
         callbacks.append(RichProgressBar(console_kwargs={"stderr": True}))
     every = settings.val_every_steps * settings.accumulate
-    return Trainer(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.nodes,
-        strategy=_strategy(settings),
-        precision="bf16-mixed" if settings.precision == "bf16" else "32-true",
-        max_steps=total,
-        max_epochs=-1,
-        accumulate_grad_batches=settings.accumulate,
-        val_check_interval=every if validate else None,
-        check_val_every_n_epoch=None if validate else 1,
-        limit_val_batches=None if validate else 0,
-        num_sanity_val_steps=0,
-        callbacks=callbacks,
-        logger=_make_logger(folder),
-        enable_progress_bar=sys.stderr.isatty(),
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        default_root_dir=folder,
-    )
+    return {
+        "accelerator": settings.accelerator,
+        "devices": settings.devices,
+        "num_nodes": settings.nodes,
+        "strategy": _strategy(settings),
+        "precision": "bf16-mixed" if settings.precision == "bf16" else "32-true",
+        "max_steps": total,
+        "max_epochs": -1,
+        "accumulate_grad_batches": settings.accumulate,
+        "val_check_interval": every if validate else None,
+        "check_val_every_n_epoch": None if validate else 1,
+        "limit_val_batches": None if validate else 0,
+        "num_sanity_val_steps": 0,
+        "callbacks": callbacks,
+        "logger": _make_logger(folder),
+        "enable_progress_bar": sys.stderr.isatty(),
+        "enable_checkpointing": False,
+        "enable_model_summary": False,
+        "use_distributed_sampler": False,
+        "default_root_dir": folder,
+    }
 
 
 def _strategy(settings: TrainerConfig) -> Any:
