@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,20 +16,26 @@ from tiny import Tiny, tiny_recipe
 
 pytest.importorskip("lightning")
 from vision3d.cli.train import main
+from vision3d.datasets.cache import PoolStereo
 from vision3d.errors import ConfigError, OutputError, WeightsError
-from vision3d.training.callbacks import preview, read_metrics
+from vision3d.evaluation.dataset import evaluate_dataset
+from vision3d.evaluation.matchers import network_matcher
+from vision3d.evaluation.metrics import DisparityMetrics, disparity_errors
+from vision3d.training.callbacks import preview
 from vision3d.training.config import TrainConfig, load_config
+from vision3d.training.curve import read_metrics
+from vision3d.training.optimizers import Round
 from vision3d.training.runner import train
-from vision3d.training.stereo import NonFiniteError, error_sums, metrics_from_sums
+from vision3d.training.stereo import METRICS, NonFiniteError, StereoTask
+from vision3d.types import StereoBatch, StereoOutput
 
 SCRIPT = Path(__file__).with_name("tiny.py")
 ROOT = SCRIPT.parents[2]
 
 
-def command(recipe: Path, *arguments: str, kill_at: int | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    if kill_at is not None:
-        environment["KILL_AT"] = str(kill_at)
+def command(recipe: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The training command in a process of its own, with these environment variables for ``tiny.py``."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
     parts = [sys.executable, str(SCRIPT), str(recipe), *arguments]
     return subprocess.run(parts, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -83,44 +88,91 @@ def test_exported_weights_are_the_average(whole: Path) -> None:
 
 @pytest.mark.slow
 def test_resume_after_sigkill_is_exact(whole: Path, tmp_path: Path) -> None:
-    recipe = tiny_recipe(tmp_path)
+    weights = tmp_path / "run" / "weights.safetensors"
     # Killed in step 8 (last checkpoint: step 6, written after a validation), then in step 17 (step 15, second round).
-    for arguments, forwards in (((), 8), (("--resume", "auto"), 11)):
-        killed = command(recipe, *arguments, kill_at=forwards)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert not (tmp_path / "run" / "weights.safetensors").exists()
-    resumed = command(recipe, "--resume", "auto")
+    resumed = command(tiny_recipe(tmp_path), "--resume", "auto", KILL_AT="8,11", WEIGHTS=str(weights))
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout == ""
     assert rows(tmp_path / "run") == rows(whole)
-    want, got = (load_file(folder / "weights.safetensors") for folder in (whole, tmp_path / "run"))
+    want, got = load_file(whole / "weights.safetensors"), load_file(weights)
     assert all(torch.equal(value, got[name]) for name, value in want.items())
 
 
 @pytest.mark.slow
 def test_two_processes_keep_the_same_weights(tmp_path: Path) -> None:
-    recipe = tiny_recipe(tmp_path, max_steps=6, devices=2, batch_size=1, checkpoint_every_steps=6)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DUMP_WEIGHTS": str(tmp_path)}
-    parts = [sys.executable, str(SCRIPT), str(recipe)]
-    done = subprocess.run(parts, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    recipe = tiny_recipe(
+        tmp_path, max_steps=2, devices=2, batch_size=1, checkpoint_every_steps=2, val_every_steps=2, ema_decay=0.0
+    )
+    done = command(recipe, "--set.data.validation.0.options={}", DUMP_WEIGHTS=str(tmp_path))
     assert done.returncode == 0, done.stderr
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
     trained = [name for name in first if name.startswith("model.") and not name.endswith(("mean", "var", "tracked"))]
     assert len(trained) == 8
     assert all(torch.equal(first[name], second[name]) for name in trained)
-    assert [row["step"] for row in rows(tmp_path / "run") if row["split"] == "train"] == list("123456")
+    written = rows(tmp_path / "run")
+    assert [row["step"] for row in written if row["split"] == "train"] == list("12")
+    # Each process validates half of the ten pairs, with its own statistics of batch normalisation.
+    parts = [evaluated_pixels(tmp_path, state, range(rank, 10, 2)) for rank, state in enumerate((first, second))]
+    figures = parts[0].merge(parts[1]).compute()
+    assert {name: float(written[-1][name]) for name in METRICS} == {name: figures[name] for name in METRICS}
 
 
-def test_validation_over_processes_sums_exactly() -> None:
-    truth = torch.rand(3, 1, 8, 8) * 50
-    truth[0, 0, 0] = float("nan")
-    prediction = truth + torch.randn(3, 1, 8, 8) * 3
-    together = metrics_from_sums(error_sums(prediction, truth))
-    apart = metrics_from_sums(sum(error_sums(prediction[i : i + 1], truth[i : i + 1]) for i in range(3)))  # type: ignore[arg-type]
-    assert together == pytest.approx(apart, rel=1e-12)
-    error = (prediction - truth).abs()[torch.isfinite(truth)]
-    assert together["epe"] == pytest.approx(error.mean().item(), rel=1e-6)
-    assert together["bad2"] == pytest.approx(100 * (error > 2).double().mean().item())
+def evaluated_pixels(folder: Path, state: dict[str, torch.Tensor], indices: range) -> DisparityMetrics:
+    """What ``vision3d evaluate`` measures with the weights of a task on some pairs of the pool."""
+    model, data = Tiny(), PoolStereo(folder / "pool")
+    model.load_state_dict({name.removeprefix("model."): state[name] for name in state if name.startswith("model.")})
+    metrics = DisparityMetrics()
+    for index in indices:
+        sample = data[index]
+        assert sample.disparity is not None
+        metrics.update(network_matcher(model.eval())[1](sample).disparity, sample.disparity)
+    return metrics
+
+
+def test_validation_figures_are_those_of_evaluate(whole: Path) -> None:
+    model = Tiny()
+    model.load_state_dict(load_file(whole / "weights.safetensors"))
+    report = evaluate_dataset(model.eval(), "pool", whole.parent / "pool", options={"shards": 1})
+    last = rows(whole)[-1]
+    assert last["split"] == "validation"
+    assert {name: float(last[name]) for name in METRICS} == {name: report["pooled"][name] for name in METRICS}
+
+
+def test_truth_of_zero_counts_and_holes_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = StereoTask(recipe_in(tmp_path), [Round(0, 1, None)], None)
+    truth = torch.tensor([[0.0, 2.0, 9.0, float("nan")]])[None, None]
+    answer = torch.tensor([[1.0, 2.0, float("nan"), 5.0]])[None, None]
+    monkeypatch.setattr(task, "predict", lambda batch: answer)
+    image = torch.zeros(1, 3, 1, 4)
+    task.on_validation_epoch_start()
+    task.config.trainer.images = 0
+    task.validation_step(StereoBatch(image, image, truth, ["scene"]), 0)
+    task.on_validation_epoch_end()
+    assert task.validation_metrics == disparity_figures(answer, truth)
+    assert task.validation_metrics["epe"] == (1 + 0 + 7) / 3  # the hole takes the smaller of its neighbours, 2
+
+
+def disparity_figures(answer: torch.Tensor, truth: torch.Tensor) -> dict[str, float]:
+    figures = disparity_errors(answer, truth)
+    return {name: figures[name] for name in METRICS}
+
+
+def test_validation_pads_to_the_multiple_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, forward = [], Tiny.forward
+
+    def noting(self: Tiny, left: torch.Tensor, right: torch.Tensor) -> StereoOutput:
+        seen.append(tuple(left.shape[-2:]))
+        return forward(self, left, right)
+
+    monkeypatch.setattr(Tiny, "forward", noting)
+    task = StereoTask(recipe_in(tmp_path), [Round(0, 1, None)], None)
+    image = torch.rand(1, 3, 40, 72)
+    batch = StereoBatch(image, image, image[:, :1], ["scene"])
+    for multiple in (None, 16):
+        if multiple is not None:
+            monkeypatch.setattr(Tiny, "size_multiple", multiple, raising=False)
+        assert task.predict(batch).shape == (1, 1, 40, 72)
+    assert seen == [(64, 128), (48, 80)]  # 64 where a network names none
 
 
 def test_accumulation_is_one_large_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +227,29 @@ def test_bf16_frozen_normalisation_and_half_weights(tmp_path: Path) -> None:
     assert weights["body.1.running_mean"].abs().max() == 0
     assert weights["body.0.weight"].dtype == torch.float32
     assert load_file(tmp_path / "run" / "weights.fp16.safetensors")["body.0.weight"].dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer.accelerator=foo", "trainer.accelerator"),
+        ("trainer.strategy=foo", "strategy foo"),
+        pytest.param(
+            "trainer.accelerator=cuda",
+            "accelerator cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
+    ],
+)
+def test_what_this_machine_cannot_run_is_one_line(
+    tmp_path: Path, override: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tiny_recipe(tmp_path)), f"--set.{override}"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1
+    assert errors[0].startswith("vision3d: error: ")
+    assert message in errors[0]
+    assert not (tmp_path / "run").exists()
 
 
 def test_user_errors(tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,26 @@ def kill_at(step: int) -> None:
     Tiny.forward = counting  # type: ignore[method-assign]
 
 
+def killed_runs(arguments: list[str], steps: list[int], weights: Path) -> None:
+    """Run the command in a process of its own for each of ``steps``, each killed there; Lightning is loaded once.
+
+    The processes are forked from this one, which has not trained anything: nothing is shared but the imported code.
+    """
+    import lightning.pytorch  # noqa: F401
+
+    from vision3d.cli.train import main
+    from vision3d.training import runner, stereo  # noqa: F401
+
+    for step in steps:
+        process = os.fork()
+        if process == 0:
+            kill_at(step)
+            os._exit(main(arguments))
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code != -signal.SIGKILL or weights.exists():
+            sys.exit(f"the run was not killed in step {step} of the process, but ended with {code}")
+
+
 def dump_weights(folder: Path) -> None:
     """Make every process of a run save its task's state when the training ends."""
     from vision3d.training.stereo import StereoTask
@@ -119,7 +139,8 @@ if __name__ == "__main__":
     from vision3d.cli.train import main
 
     if "KILL_AT" in os.environ:
-        kill_at(int(os.environ["KILL_AT"]))
+        steps = [int(step) for step in os.environ["KILL_AT"].split(",")]
+        killed_runs(sys.argv[1:], steps, Path(os.environ["WEIGHTS"]))
     if "DUMP_WEIGHTS" in os.environ:
         dump_weights(Path(os.environ["DUMP_WEIGHTS"]))
     sys.exit(main())
