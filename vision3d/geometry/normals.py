@@ -66,7 +66,7 @@ def normals_from_depth(depth: np.ndarray, camera: Camera) -> np.ndarray:
     z = check_depth(depth, camera)
     inverse = np.linalg.inv(camera.intrinsics)
     normals = np.empty((*z.shape, 3), np.float32)
-    for block in row_blocks(*z.shape, halo=1):
+    for block in row_blocks(z.shape[0], z.shape[1], halo=1):
         points = unproject_rows(z[block.source], inverse, block.source.start)
         normals[block.rows] = _normals(points)[block.inner]
     return normals

@@ -71,7 +71,7 @@ def depth_edge_mask(values: np.ndarray, threshold: float = 0.1) -> np.ndarray:
     if array.ndim != 2:
         raise InputError(f"a map HxW is expected, got shape {array.shape}")
     edges = np.empty(array.shape, dtype=bool)
-    for block in row_blocks(*array.shape, halo=1):
+    for block in row_blocks(array.shape[0], array.shape[1], halo=1):
         edges[block.rows] = _edges(array[block.source].astype(np.float32), threshold)[block.inner]
     return edges
 
