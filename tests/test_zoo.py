@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import pickle
 from pathlib import Path
@@ -127,6 +128,43 @@ def test_ways_to_ask_for_weights(way: str, card: ModelCard, state: dict[str, tor
     assert not model.training
     for name, value in model.state_dict().items():
         assert torch.equal(value, state[name])
+
+
+def test_two_kinds_of_weights_are_refused(card: ModelCard) -> None:
+    with pytest.raises(ConfigError, match="names the weights 'made'"):
+        create_model(f"{SMALL}.made", pretrained=card.weights[0].file)
+    assert create_model(f"{SMALL}.made", pretrained="made").name == SMALL
+
+
+def test_addresses_of_weights(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, torch.Tensor]
+) -> None:
+    fetched: list[str] = []
+
+    def fetch(url: str, target: str, progress: bool) -> None:
+        fetched.append(url)
+        Path(target).write_bytes(weights.read_bytes())
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fetch)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    address = "https://example.org/w.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    with pytest.raises(WeightsError, match="use https"):
+        create_model(SMALL, pretrained=address.replace("https", "http"))
+    with pytest.raises(WeightsError, match="is no checksum"):
+        create_model(SMALL, pretrained=f"{address}#md5=1")
+    with pytest.raises(WeightsError, match="SHA-256 of the file is not"):
+        create_model(SMALL, pretrained=f"{address}#sha256={'0' * 64}")
+    assert not list((tmp_path / "hub" / "vision3d").iterdir())
+    for _ in range(2):
+        model = create_model(SMALL, pretrained=f"{address}#sha256={digest.upper()}")
+    assert fetched == [address] * 2  # the refused one, and one that is kept
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["fadnetpp_micro", "covonet"])
+def test_a_network_knows_its_name(name: str) -> None:
+    assert create_model(name).name == name
 
 
 def test_an_unknown_tag_lists_near_ones(card: ModelCard) -> None:

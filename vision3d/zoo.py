@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import re
 import urllib.parse
 from dataclasses import dataclass, field
 from functools import cache
@@ -170,22 +171,24 @@ def list_models(task: str | None = None, pretrained: bool | None = None) -> list
 
 
 def create_model(name: str, pretrained: bool | str | Path = False, **options: Any) -> nn.Module:
-    """Build a registered network in eval mode.
+    """Build a registered network in eval mode; its attribute ``name`` is the registered name.
 
     Args:
         name: a registered name, optionally with a weight tag (``covonet.synthetic``).
         pretrained: True for the default weights, a weight tag, a path to a checkpoint (ours or the authors'), or an
-            ``https://`` URL of one.
+            ``https://`` URL of one; ``#sha256=HEX`` at its end has the file checked.
         options: keyword arguments of the network.
 
     Raises:
         UnknownNameError: unknown name or tag; the message lists near ones.
-        ConfigError: an option the network does not have.
+        ConfigError: an option the network does not have, or two kinds of weights (a tag in the name and another one).
         WeightsError: weights that are missing, corrupt, unsafe or of another model.
     """
     base, _, tag = name.partition(".")
     entry = find_model(base)
-    if tag and pretrained in (False, True):
+    if tag:
+        if not isinstance(pretrained, bool) and str(pretrained) != tag:
+            raise ConfigError(f"'{name}' names the weights '{tag}', and {pretrained} was given as well: leave one out")
         pretrained = tag
     weights = _resolve_weights(base, pretrained)
     check_options(base, entry.build, options)
@@ -195,6 +198,7 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
         raise ConfigError(f"{base}: {str(error).replace(f'{base}() ', '')}") from error
     if weights is not None:
         _load_weights(model, weights)
+    setattr(model, "name", base)  # noqa: B010  (the module's own type takes no text)
     return model.eval()
 
 
@@ -207,8 +211,11 @@ def _resolve_weights(name: str, pretrained: bool | str | Path) -> Path | None:
         shipped = default if default is not None else card.find_weights("")
         return _checked(shipped)
     text = str(pretrained)
-    if urllib.parse.urlparse(text).scheme in ("http", "https"):
-        return _download(text)
+    scheme = urllib.parse.urlparse(text).scheme
+    if scheme == "http":
+        raise WeightsError(f"{text}: anyone on the way could change the file: use https://, or pass a local file")
+    if scheme == "https":
+        return _download(*_split_checksum(text))
     if Path(text).suffix or Path(text).exists() or "/" in text:
         return Path(text)
     return _checked(card.find_weights(text))
@@ -216,7 +223,7 @@ def _resolve_weights(name: str, pretrained: bool | str | Path) -> Path | None:
 
 def _checked(card: WeightsCard) -> Path:
     try:
-        digest = hashlib.sha256(card.file.read_bytes()).hexdigest()
+        digest = _digest(card.file)
     except OSError as error:
         raise WeightsError(f"{card.file}: cannot be read ({error.strerror}): reinstall the package") from error
     if digest != card.sha256:
@@ -224,7 +231,16 @@ def _checked(card: WeightsCard) -> Path:
     return card.file
 
 
-def _download(url: str) -> Path:
+def _split_checksum(url: str) -> tuple[str, str]:
+    """The address and the SHA-256 (hexadecimal, or "") of ``https://...#sha256=HEX``."""
+    address, mark, fragment = url.partition("#")
+    key, _, digest = fragment.partition("=")
+    if mark and (key != "sha256" or re.fullmatch(r"[0-9a-fA-F]{64}", digest) is None):
+        raise WeightsError(f"{url}: '#{fragment}' is no checksum: write #sha256= and 64 hexadecimal digits, or nothing")
+    return address, digest.lower()
+
+
+def _download(url: str, sha256: str) -> Path:
     import torch
 
     from vision3d.io.files import atomic_write, ensure_folder
@@ -232,13 +248,21 @@ def _download(url: str) -> Path:
     folder = ensure_folder(Path(torch.hub.get_dir()) / "vision3d")
     name = hashlib.sha256(url.encode()).hexdigest()[:12] + "_" + Path(urllib.parse.urlparse(url).path).name
     target = folder / name
-    if not target.exists():
+    if not target.exists() or (sha256 and _digest(target) != sha256):
         with atomic_write(target) as temporary:
             try:
                 torch.hub.download_url_to_file(url, str(temporary), progress=True)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 raise WeightsError(f"{url}: no download ({error}): check the address, or pass a local file") from error
+            if sha256 and _digest(temporary) != sha256:
+                raise WeightsError(
+                    f"{url}: the SHA-256 of the file is not {sha256}: check the address and the checksum"
+                )
     return target
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
