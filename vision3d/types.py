@@ -39,8 +39,10 @@ class Camera:
 
     def __post_init__(self) -> None:
         intrinsics = np.asarray(self.intrinsics, dtype=np.float64)
-        if intrinsics.shape != (3, 3) or not np.isfinite(intrinsics).all():
-            raise CalibrationError(f"intrinsics must be a finite 3x3 matrix, got shape {intrinsics.shape}")
+        if intrinsics.shape != (3, 3):
+            raise CalibrationError(f"intrinsics must be a 3x3 matrix, got shape {intrinsics.shape}")
+        if not np.isfinite(intrinsics).all():
+            raise CalibrationError(f"intrinsics must be finite numbers, got {intrinsics.ravel().tolist()}")
         if intrinsics[0, 0] <= 0 or intrinsics[1, 1] <= 0:
             raise CalibrationError(f"focal lengths must be positive, got {intrinsics[0, 0]} and {intrinsics[1, 1]}")
         object.__setattr__(self, "intrinsics", intrinsics)
