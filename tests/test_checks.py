@@ -11,10 +11,9 @@ import cv2
 import numpy as np
 import pytest
 
-from vision3d.checks import check_same_channels, check_same_size, fit_rig_to_image, measure_pair, pair_warnings
-from vision3d.errors import CalibrationError, InputError
+from vision3d.checks import check_same_channels, check_same_size, measure_pair, pair_warnings
+from vision3d.errors import InputError
 from vision3d.io.images import read_image
-from vision3d.types import Camera, StereoRig
 
 
 def textured(height: int = 300, width: int = 500, seed: int = 0) -> np.ndarray:
@@ -79,18 +78,6 @@ def test_sizes_and_channels_are_named() -> None:
         check_same_size(np.zeros((4, 6, 3)), np.zeros((4, 5, 3)), "a.png", "b.png")
     with pytest.raises(InputError, match=r"a\.png has 3 channels but b\.png has 1 channels"):
         check_same_channels(3, 1, "a.png", "b.png")
-
-
-def test_calibration_of_another_size_is_refused() -> None:
-    camera = Camera(np.array([[500.0, 0, 320], [0, 500, 240], [0, 0, 1]]))
-    rig = StereoRig(camera, camera, 0.1)
-    fitted = fit_rig_to_image(rig, 640, 480)
-    assert fitted.size == (640, 480)
-    assert fit_rig_to_image(fitted, 640, 480) is fitted
-    with pytest.raises(CalibrationError, match="640x480 but the images are 320x240"):
-        fit_rig_to_image(fitted, 320, 240)
-    with pytest.raises(CalibrationError, match="principal point"):
-        fit_rig_to_image(rig, 100, 90)
 
 
 @pytest.mark.real

@@ -14,8 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from vision3d.errors import CalibrationError, InputError
-from vision3d.types import StereoRig
+from vision3d.errors import InputError
 
 MATCHING_WIDTH = 1280  # larger images are reduced to this width before matching
 MIN_MATCHES = 30  # fewer agreeing matches give no verdict
@@ -65,27 +64,6 @@ def check_same_channels(left: int, right: int, left_name: str, right_name: str) 
     """Raise InputError, naming both files, unless both images have the same number of channels."""
     if left != right:
         raise InputError(f"{left_name} has {left} channels but {right_name} has {right} channels: {_ONE_PAIR}")
-
-
-def fit_rig_to_image(rig: StereoRig, width: int, height: int) -> StereoRig:
-    """The rig with the image size filled in, or unchanged where it fits.
-
-    Raises:
-        CalibrationError: the rig is for another image size, or its principal point lies far outside of the image.
-    """
-    if rig.size is None:
-        if not -width < rig.left.cx < 2 * width or not -height < rig.left.cy < 2 * height:
-            raise CalibrationError(
-                f"the calibration's principal point ({rig.left.cx:.0f}, {rig.left.cy:.0f}) does not fit images of "
-                f"{width}x{height}: pass the calibration of this image size"
-            )
-        return rig.with_size(width, height)
-    if rig.size != (width, height):
-        raise CalibrationError(
-            f"the calibration is for {rig.size[0]}x{rig.size[1]} but the images are {width}x{height}: pass the "
-            f"calibration of this size, or rescale it (rig.resized({width}, {height})) if the images were resized whole"
-        )
-    return rig
 
 
 def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry:

@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from vision3d import inference
-from vision3d.checks import check_same_channels, check_same_size, describe_input, fit_rig_to_image, pair_warnings
+from vision3d.checks import check_same_channels, check_same_size, describe_input, pair_warnings
 from vision3d.errors import InputError
 from vision3d.geometry.disparity import consistency, disparity_to_depth
+from vision3d.geometry.rig import fit_rig_to_image
 from vision3d.results import StereoResult
 from vision3d.types import StereoRig
 
@@ -92,7 +93,8 @@ def predict_stereo(
         confidence: run a second, mirrored pass for the confidence and the occlusion mask (doubles the time).
         device: ``"cpu"``, ``"cuda"``, ...; None takes CUDA where there is one.
         precision: ``"float32"``, ``"bfloat16"`` or ``"float16"`` (autocast).
-        check_memory: refuse images whose pass would not fit into the free memory.
+        check_memory: refuse images whose passes, or whose full-size maps, cloud and page, would not fit into the free
+            memory.
         check_pair: look for swapped or unrectified views and say so in ``result.warnings``.
 
     Returns:

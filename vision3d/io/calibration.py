@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from vision3d.errors import CalibrationError, InputError
+from vision3d.geometry.rig import fit_rig_to_image
 from vision3d.io import calibration_yaml
 from vision3d.io.calibration_text import Draft, Lines, numbers
 from vision3d.io.files import atomic_write, read_bytes
@@ -39,7 +40,7 @@ def read_calibration(
         path: the file, or the pair (left, right) of YAML files. ``left.yaml`` finds ``right.yaml`` itself.
         image_size: (width, height) of the images that it will be used with; a calibration of another size is refused.
         units: unit of the baseline: ``"m"``, ``"mm"`` or ``"auto"`` (Middlebury: mm, all others: m; implausible
-            baselines are refused).
+            baselines are refused). Our JSON states metres (``baseline_m``), whatever is passed here.
 
     Returns:
         The rig, baseline in metres. Its size is that of the file, else ``image_size``, else unknown.
@@ -64,7 +65,7 @@ def read_calibration(
     except CalibrationError as error:
         raise CalibrationError(f"{name}: {error}; correct the file") from error
     _check_views(name, rig, draft.doffs)
-    return rig if image_size is None else _fit_size(name, rig, image_size)
+    return rig if image_size is None else fit_rig_to_image(rig, *image_size, source=name)
 
 
 def write_calibration(path: PathLike, rig: StereoRig) -> None:
@@ -232,25 +233,3 @@ def _check_views(name: str, rig: StereoRig, doffs: float | None) -> None:
             f"{name}: doffs is {doffs:g}, but the principal points differ by {rig.doffs:g} px (cam1 cx - cam0 cx); "
             "correct one of them"
         )
-
-
-def _fit_size(name: str, rig: StereoRig, image_size: tuple[int, int]) -> StereoRig:
-    """Check the calibration's size against the images, or fill it in."""
-    width, height = image_size
-    if rig.size is None:
-        cx, cy = rig.left.cx, rig.left.cy
-        if not (0 <= cx < width and 0 <= cy < height):
-            raise CalibrationError(
-                f"{name}: the principal point ({cx:g}, {cy:g}) lies outside of the {width}x{height} images, so the "
-                "calibration is of another size; scale it to the images"
-            )
-        return rig.with_size(width, height)
-    if rig.size == (width, height):
-        return rig
-    text = f"{name}: the calibration is of {rig.size[0]}x{rig.size[1]} images, the images are {width}x{height}"
-    sx, sy = width / rig.size[0], height / rig.size[1]
-    if abs(rig.size[0] * sy - width) <= 1 or abs(rig.size[1] * sx - height) <= 1:
-        raise CalibrationError(
-            f"{text} (scaled by {sx:.4g}); scale the calibration with StereoRig.resized or the images"
-        )
-    raise CalibrationError(f"{text}; give the calibration of these images (other shape: cropped or another camera)")
