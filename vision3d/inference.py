@@ -21,16 +21,20 @@ from vision3d.types import StereoOutput
 DEFAULT_SIZE_MULTIPLE = 64  # for modules that are not of the zoo
 DEFAULT_MAX_DISPARITY = 192
 DEFAULT_BYTES_PER_PIXEL = 1500.0  # peak memory of a pass a padded pixel, without the weights
+# Peak host memory of what follows the passes, a full-size pixel: maps, pictures, a cloud of every pixel with normals,
+# its files and the page. Measured at 2000x1500 with a cloud of all pixels: 102 (PLY), 75 (GLB), 45 (page alone).
+RESULT_BYTES_PER_PIXEL = 120.0
 _QUICK_SIDE = 320  # longer side of the quick pass of scale="auto", pixels
 _MIN_SCALE = 1e-3
+_COMFORTABLE = 0.8  # share of the free memory that a proposed scale may take
 
 
 @lru_cache(maxsize=2)
-def cached_model(name: str) -> nn.Module:
-    """The shipped network ``name`` with its default weights, kept for the next call."""
+def cached_model(name: str, device: torch.device) -> nn.Module:
+    """The shipped network ``name`` with its default weights on ``device``, kept for the next call."""
     from vision3d.zoo import create_model
 
-    return create_model(name, pretrained=True)
+    return create_model(name, pretrained=True).to(device)
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
@@ -95,9 +99,19 @@ def resize_image(image: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 def resize_map(values: np.ndarray, width: int, height: int, factor: float = 1.0) -> np.ndarray:
-    """Resample a map [H, W] bilinearly to ``height`` x ``width``; its values are multiplied by ``factor``."""
-    resized = cv2.resize(values, (width, height), interpolation=cv2.INTER_LINEAR)
-    return np.asarray(resized * np.float32(factor), dtype=np.float32)
+    """Resample a map [H, W] bilinearly to ``height`` x ``width``; its values are multiplied by ``factor``.
+
+    Pixels that are not finite take no part: a new pixel is the weighted mean of its known neighbours, and unknown (NaN)
+    where these have less than half of the weight.
+    """
+    known = np.isfinite(values)
+    if known.all():
+        resized = cv2.resize(values, (width, height), interpolation=cv2.INTER_LINEAR)
+        return np.asarray(resized * np.float32(factor), dtype=np.float32)
+    weight = cv2.resize(known.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    resized = cv2.resize(np.where(known, values, np.float32(0)), (width, height), interpolation=cv2.INTER_LINEAR)
+    weight[weight < 0.5 - 1e-6] = np.nan
+    return np.asarray(resized / weight * np.float32(factor), dtype=np.float32)
 
 
 def available_memory(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int | None:
@@ -122,33 +136,70 @@ def _control_group_memory(folder: Path = Path("/sys/fs/cgroup")) -> int:
         return 2**62
 
 
+def weight_bytes(model: nn.Module) -> int:
+    """Bytes of the network's parameters and buffers."""
+    return sum(item.numel() * item.element_size() for item in (*model.parameters(), *model.buffers()))
+
+
 def estimate_memory(model: nn.Module, width: int, height: int) -> int:
-    """Estimated peak bytes of one pass over images of ``width`` x ``height``."""
+    """Estimated peak bytes of one pass over images of ``width`` x ``height``, with the network's weights."""
     multiple = size_multiple(model)
     pixels = math.ceil(width / multiple) * math.ceil(height / multiple) * multiple**2
-    return int(pixels * bytes_per_pixel(model))
+    return int(pixels * bytes_per_pixel(model)) + weight_bytes(model)
+
+
+def memory_needs(
+    model: nn.Module, width: int, height: int, scale: float, device: torch.device
+) -> dict[torch.device, int]:
+    """Estimated peak bytes on each device for a pair of ``width`` x ``height`` from its passes to its files.
+
+    The passes see images reduced by ``scale``; maps, cloud and page have the full size and lie in the host's memory.
+    """
+    passes = estimate_memory(model, *scaled_size(width, height, scale))
+    results = int(width * height * RESULT_BYTES_PER_PIXEL)
+    if device.type == "cpu":
+        return {device: max(passes, results + weight_bytes(model))}
+    return {device: passes, torch.device("cpu"): results}
 
 
 def check_memory(model: nn.Module, width: int, height: int, scale: float, device: torch.device) -> None:
-    """Raise InputError, with the estimate and a scale that fits, if a pass would not fit into the free memory."""
-    free = available_memory(device)
-    needed = estimate_memory(model, *scaled_size(width, height, scale))
-    if free is None or needed <= free:
+    """Raise InputError, with the estimate and a scale that fits, if a pair would not fit into the free memory."""
+    short = _shortage(model, width, height, scale, device)
+    if short is None:
         return
-    mend = largest_scale(model, width, height, free)
+    needed, free = (f"{figure / 1e9:.1f} GB" for figure in short)
+    mend = largest_scale(model, width, height, device)
+    if mend is None:
+        reduce = "no scale makes the full-size results fit: reduce the images and their calibration before"
+    else:
+        reduce = f"reduce them (--scale {mend:g}, or scale={mend:g})"
     raise InputError(
-        f"images of {width}x{height} at scale {scale:g} need about {needed / 1e9:.1f} GB of memory with "
-        f"{model_name(model)}, {free / 1e9:.1f} GB are free: reduce them (--scale {mend:g}, or scale={mend:g}), "
-        "or force the run (--force, or check_memory=False)"
+        f"images of {width}x{height} at scale {scale:g} need about {needed} of memory with {model_name(model)}, "
+        f"{free} are free: {reduce}, or force the run (--force, or check_memory=False)"
     )
 
 
-def largest_scale(model: nn.Module, width: int, height: int, free: int) -> float:
-    """The largest of the usual scales (1/2, 1/4, ...) whose estimate fits into ``free`` bytes."""
+def largest_scale(model: nn.Module, width: int, height: int, device: torch.device) -> float | None:
+    """The largest of the usual scales (1, 1/2, 1/4, ...) that fits well into the free memory; None if none does."""
     scale = 1.0
-    while scale > _MIN_SCALE and estimate_memory(model, *scaled_size(width, height, scale)) > 0.8 * free:
+    while scale > _MIN_SCALE:
+        if _shortage(model, width, height, scale, device, _COMFORTABLE) is None:
+            return scale
         scale /= 2
-    return scale
+    return None
+
+
+def _shortage(
+    model: nn.Module, width: int, height: int, scale: float, device: torch.device, share: float = 1.0
+) -> tuple[int, int] | None:
+    """(needed, usable) bytes of the first device where a pair would take more than ``share`` of the free memory."""
+    home = next((item.device for item in model.parameters()), device)
+    for place, needed in memory_needs(model, width, height, scale, device).items():
+        free = available_memory(place)
+        loaded = weight_bytes(model) if home.type == place.type else 0  # needed, but no longer free
+        if free is not None and needed - loaded > share * free:
+            return needed, free + loaded
+    return None
 
 
 def checked_scale(scale: object) -> float:
@@ -175,10 +226,11 @@ def automatic_scale(
     if found.size:
         reach = 1.1 * float(np.percentile(found, 99)) * width / small[0].shape[1]
         scale = max(quick, min(1.0, max_disparity(model) / max(reach, 1e-6)))
-    free = available_memory(device)
-    if free is not None:
-        while scale > _MIN_SCALE and estimate_memory(model, *scaled_size(width, height, scale)) > 0.8 * free:
-            scale *= 0.8
+    fitting = scale
+    while fitting > _MIN_SCALE:
+        if _shortage(model, width, height, fitting, device, _COMFORTABLE) is None:
+            return fitting
+        fitting *= 0.8
     return scale
 
 

@@ -63,7 +63,7 @@ def load_stereo_model(
     name = model or DEFAULT_STEREO_MODEL
     chosen = inference.choose_device(device)
     if weights is None:
-        return inference.cached_model(name).to(chosen), name, chosen
+        return inference.cached_model(name, chosen), name, chosen
     from vision3d.zoo import create_model
 
     return create_model(name, pretrained=str(weights)).to(chosen), name, chosen

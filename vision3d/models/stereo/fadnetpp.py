@@ -52,7 +52,8 @@ class _SharedExtractorNetwork(DisparityNetwork):
     def __init__(
         self, encoder_ratio: int, decoder_ratio: int, residual_blocks: bool, max_disparity: int, align_corners: bool
     ) -> None:
-        super().__init__(WarpRule(align_corners, "border" if align_corners else "zeros", _WARP_EPSILON), max_disparity)
+        warp = WarpRule(align_corners, "border" if align_corners else "zeros", _WARP_EPSILON)
+        super().__init__(warp, max_disparity, finest_channels=2 * encoder_ratio)
         bins = correlation_bins(max_disparity)
         if max_disparity < 1:
             raise ConfigError(f"max_disparity must be positive, got {max_disparity}: use 192, the trained range")
