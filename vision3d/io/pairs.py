@@ -23,7 +23,8 @@ def find_pairs(
     """The pairs that a command line names.
 
     Args:
-        left, right: two images, or two folders whose images are matched in the order of their names.
+        left, right: two images, or two folders whose images are matched by name (whatever the suffix), or in the order
+            of their names where no name occurs in both.
         list_file: instead of them: a text file with the paths of one pair a line (quotes for blanks, ``#`` comments),
             relative to the file.
 
@@ -56,18 +57,28 @@ def name_pairs(pairs: list[Pair]) -> list[str]:
 
 
 def _match_folders(left: Path, right: Path) -> list[Pair]:
+    """Pairs of equal names (suffixes aside); where the folders share no name at all, in the order of their names."""
     images = [_images(folder) for folder in (left, right)]
-    if len(images[0]) == len(images[1]):
-        return list(zip(*images, strict=True))
-    more, fewer = (0, 1) if len(images[0]) > len(images[1]) else (1, 0)
-    known = {image.name for image in images[fewer]}
-    alone = next((image for image in images[more] if image.name not in known), images[more][len(images[fewer])])
-    if not any(image.name in known for image in images[more]):  # named differently: the first that is left over
-        alone = images[more][len(images[fewer])]
+    stems = [{image.stem for image in side} for side in images]
+    if not stems[0] & stems[1]:
+        alone = [image for a, b in ((0, 1), (1, 0)) for image in images[a][len(images[b]) :]]
+    else:
+        alone = [image for a, b in ((0, 1), (1, 0)) for image in images[a] if image.stem not in stems[b]]
+        alone += [image for side in images for image in _repeated(side)]
+    if not alone:
+        by_name = [sorted(side, key=lambda image: image.stem) for side in images] if stems[0] & stems[1] else images
+        return list(zip(*by_name, strict=True))
+    other = right if alone[0] in images[0] else left
     raise FileFormatError(
-        f"{alone}: has no partner in {(left, right)[fewer]} ({len(images[0])} left and {len(images[1])} right images): "
+        f"{alone[0]}: has no partner in {other} ({len(images[0])} left and {len(images[1])} right images): "
         "add it, or remove the odd one"
     )
+
+
+def _repeated(images: list[Path]) -> list[Path]:
+    """The images whose name occurred before with another suffix."""
+    known: set[str] = set()
+    return [image for image in images if image.stem in known or known.add(image.stem)]  # type: ignore[func-returns-value]
 
 
 def _images(folder: Path) -> list[Path]:
