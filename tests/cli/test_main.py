@@ -155,6 +155,39 @@ def test_exit_codes(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+    ],
+)
+def test_lack_of_memory_is_one_line(
+    error: Exception, install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise error
+
+    install(fail)
+    assert main(["probe"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vision3d: error: ")
+    assert "--scale" in line
+    with pytest.raises(type(error)):
+        main(["probe", "--traceback"])
+
+
+def test_other_faults_keep_their_traceback(install: Callable[..., None]) -> None:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise RuntimeError("a fault of the program")
+
+    install(fail)
+    with pytest.raises(RuntimeError):
+        main(["probe"])
+
+
 def test_the_code_of_the_command_is_returned(install: Callable[..., None]) -> None:
     install(lambda arguments: arguments.number)
     assert main(["probe"]) == 0

@@ -22,6 +22,8 @@ from vision3d.errors import UnknownNameError, Vision3DError
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+# What torch's allocators, CUDA and OpenCV say when an allocation fails.
+_MEMORY_PHRASES = ("not enough memory", "can't allocate memory", "out of memory", "insufficient memory")
 
 # Name of each sub-command, its module and its line in ``vision3d --help``.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -99,6 +101,12 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether Python, NumPy, OpenCV or torch raised the error because no memory was left."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(phrase in text for phrase in _MEMORY_PHRASES)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
@@ -127,6 +135,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
+    except Exception as error:
+        if traceback or not out_of_memory(error):
+            raise
+        print(
+            "vision3d: error: the memory was used up: reduce the images (--scale 0.5), or free some memory "
+            f"({' '.join(str(error).split())[:120] or type(error).__name__})",
+            file=sys.stderr,
+        )
+        return EXIT_ERROR
 
 
 if __name__ == "__main__":
