@@ -56,8 +56,9 @@ class MissingExtraError(Vision3DError, ImportError):
     """An optional dependency that is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str, hint: str = "") -> None:
+        wanted = f"vision3d-zoo[{extra}]" if extra else "vision3d-zoo"  # "": a package that always belongs to it
         super().__init__(
-            f'{purpose} needs the package "{package}": pip install "vision3d-zoo[{extra}]"{". " + hint if hint else ""}'
+            f'{purpose} needs the package "{package}": pip install "{wanted}"{". " + hint if hint else ""}'
         )
 
 
