@@ -48,7 +48,8 @@ class FADNet(DisparityNetwork):
     """
 
     def __init__(self, stage_one: UNetWidths, stage_two: UNetWidths, warp: WarpRule) -> None:
-        super().__init__(warp, max_disparity=192, finest_channels=stage_one.encoder[0])
+        mean_finest = (stage_one.encoder[0] + stage_two.encoder[0]) // 2
+        super().__init__(warp, max_disparity=192, finest_channels=mean_finest)
         self.dispnetc = _stage_one(stage_one)
         self.dispnetres = RefinementUNet(stage_two, ResBlock)
         initialize_kaiming(self)

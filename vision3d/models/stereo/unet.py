@@ -221,8 +221,8 @@ def pass_bytes_per_pixel(finest_channels: int) -> float:
     """Peak memory of a float32 pass a pixel, without the weights, for a number of channels of the finest layer.
 
     A line above the peak resident memory measured on a CPU at 768x512 and 1280x768: micro (2 channels) 378, tiny (4)
-    379 and 392, slight (8) 499 and 494, mobile (16) 726 and 665 bytes; crl (32) at 640x384: 1226. Wider networks are
-    extrapolated along it.
+    379 and 392, slight (8) 499 and 494, mobile (16) 726 and 665 bytes; at 640x384 crl (32) 1226, dispnetc (32)
+    1111 and mobilefadnet_v1 (64 and 16) 950. Wider networks are extrapolated along it.
     """
     return 330.0 + 28.0 * finest_channels
 
