@@ -37,9 +37,13 @@ class Tiny(nn.Module):
         return [disparity, nn.functional.avg_pool2d(disparity, 2)]
 
 
-@register_model(task="stereo", family="tiny")
 def tiny() -> nn.Module:
     return Tiny()
+
+
+def register_tiny() -> None:
+    """Make ``tiny`` known to the registry of this process."""
+    register_model(task="stereo", family="tiny")(tiny)
 
 
 def tiny_samples(count: int, height: int = 40, width: int = 72, seed: int = 0) -> Iterator[StereoSample]:
@@ -137,6 +141,8 @@ def dump_weights(folder: Path) -> None:
 
 if __name__ == "__main__":
     from vision3d.cli.train import main
+
+    register_tiny()
 
     if "KILL_AT" in os.environ:
         steps = [int(step) for step in os.environ["KILL_AT"].split(",")]
