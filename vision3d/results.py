@@ -18,9 +18,16 @@ import numpy as np
 import vision3d
 from vision3d.errors import InputError, OutputError
 from vision3d.types import PointCloud, StereoRig
+from vision3d.visualization import display_range
 
 CLOUD_FORMATS = ("ply", "glb", "pcd")
 DEFAULT_CONFIDENCE_THRESHOLD = 0.5
+OUTPUT_NAMES = frozenset(
+    ["report.json", "view.html", "disparity.pfm", "depth.npy"]
+    + [f"{name}.png" for name in ("disparity", "confidence", "occlusion", "error", "depth")]
+    + [f"cloud.{name}" for name in CLOUD_FORMATS]
+)
+_DEPTH_PNG_LIMIT = 65.535  # metres; a 16-bit PNG of millimetres has no code for more
 _FARTHEST_DISPARITY = 1.0  # pixels from infinity: beyond it an error of one pixel is as large as the depth itself
 
 
@@ -156,7 +163,8 @@ class StereoResult:
 
         disparity.pfm, disparity.png (turbo colours over a printed range), with calibration depth.png (16 bit, mm),
         depth.npy and cloud.*, with confidence confidence.png and occlusion.png, report.json, view.html. All files are
-        made in a hidden folder first, so that a failure leaves the old ones as they were.
+        made in a hidden folder first, so that a failure leaves the old ones as they were; files of these names that an
+        earlier result left there and that this one does not have are removed.
 
         Args:
             folder: created where missing.
@@ -164,7 +172,8 @@ class StereoResult:
             view: write the viewer page.
             truth: [H, W] true disparity (NaN unknown); its error is written as error.png and shown on the page.
             figures: further figures for the report and the page.
-            max_display: disparity of the last colour; None takes a rounded number above the 99th percentile.
+            max_display: disparity of the last colour in the picture and on the page; None takes a rounded number above
+                the 99th percentile (of the truth, where there is one). Pass one number for pictures to be compared.
             cloud_options: arguments of :meth:`pointcloud`.
 
         Raises:
@@ -179,11 +188,14 @@ class StereoResult:
         except OSError as error:
             raise OutputError(f"{target}: cannot be written ({error.strerror}): choose another folder") from error
         try:
-            names = self._write_maps(hidden, truth, max_display)
+            high = display_range(self.disparity if truth is None else truth)[1] if max_display is None else max_display
+            names = self._write_maps(hidden, truth, high)
             names += self._write_clouds(hidden, cloud_formats, cloud_options)
-            names += self._write_report(hidden, truth, figures or {}, view)
+            names += self._write_report(hidden, truth, figures or {}, high if view else None)
             for name in names:
                 os.replace(hidden / name, target / name)
+            for name in OUTPUT_NAMES.difference(names):  # of an earlier run
+                (target / name).unlink(missing_ok=True)
         except OSError as error:
             if isinstance(error, OutputError):
                 raise
@@ -201,12 +213,12 @@ class StereoResult:
         if truth is not None and truth.shape != self.disparity.shape:
             raise InputError(f"the truth is {truth.shape}, the disparity {self.disparity.shape}: pass maps of one size")
 
-    def _write_maps(self, folder: Path, truth: np.ndarray | None, max_display: float | None) -> list[str]:
+    def _write_maps(self, folder: Path, truth: np.ndarray | None, high: float) -> list[str]:
         from vision3d import visualization
         from vision3d.io.disparity import write_depth_png16, write_disparity
 
         write_disparity(folder / "disparity.pfm", self.disparity)
-        pictures = {"disparity.png": visualization.disparity_picture(self.disparity, max_display)}
+        pictures = {"disparity.png": visualization.disparity_picture(self.disparity, high)}
         if self.confidence is not None:
             pictures["confidence.png"] = visualization.unit_picture(self.confidence)
         if self.occlusion is not None:
@@ -218,9 +230,17 @@ class StereoResult:
         names = ["disparity.pfm", *pictures]
         if self.depth is not None:
             write_depth_png16(folder / "depth.png", self.depth)
+            self._warn_of_depth_beyond(_DEPTH_PNG_LIMIT)
             np.save(folder / "depth.npy", self.depth)
             names += ["depth.png", "depth.npy"]
         return names
+
+    def _warn_of_depth_beyond(self, limit: float) -> None:
+        with np.errstate(invalid="ignore"):
+            share = 0.0 if self.depth is None else 100 * float(np.mean(self.depth > limit))
+        text = f"{share:.3g} % of the pixels are farther than {limit} m: depth.png has 0 there, depth.npy their depth"
+        if share > 0 and text not in self.warnings:
+            self.warnings.append(text)
 
     def _write_clouds(self, folder: Path, formats: Sequence[str], options: dict[str, Any]) -> list[str]:
         if self.depth is None or not formats:
@@ -236,14 +256,17 @@ class StereoResult:
             write_pointcloud(folder / name, cloud)
         return names
 
-    def _write_report(self, folder: Path, truth: np.ndarray | None, figures: dict[str, Any], view: bool) -> list[str]:
+    def _write_report(
+        self, folder: Path, truth: np.ndarray | None, figures: dict[str, Any], high: float | None
+    ) -> list[str]:
+        """report.json, and view.html with colours up to ``high`` (None: no page)."""
         content = {**self.report(), **figures}
         (folder / "report.json").write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        if not view:
+        if high is None:
             return ["report.json"]
         from vision3d.viewer import write_view
 
-        write_view(folder / "view.html", self, truth=truth, figures=figures)
+        write_view(folder / "view.html", self, truth=truth, figures=figures, max_display=high)
         return ["report.json", "view.html"]
 
 

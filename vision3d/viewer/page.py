@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vision3d.results import StereoResult
 
 MAX_POINTS = 300_000
+_ERROR_TITLES = {"epe": "EPE px", "bad1": "bad-1 %", "bad2": "bad-2 %", "bad3": "bad-3 %", "d1": "D1 %"}
 MAX_MAP_PIXELS = 1_000_000
 _UNKNOWN = 65535  # code of an unknown value in the 16-bit maps
 _FAR_FACTOR = 4.0  # points beyond this multiple of the median distance are left out of the page's cloud
@@ -34,6 +35,7 @@ def write_view(
     result: StereoResult,
     truth: np.ndarray | None = None,
     figures: dict[str, Any] | None = None,
+    max_display: float | None = None,
 ) -> None:
     """Write the page of a stereo result.
 
@@ -41,6 +43,7 @@ def write_view(
         path: the HTML file.
         truth: [H, W] true disparity, NaN where unknown; adds the error map and the truth to the readout.
         figures: further figures; the entry ``errors`` (name -> method -> number) becomes a table.
+        max_display: disparity of the last colour; None takes the ``display_range`` of the truth or the disparity.
 
     Raises:
         OutputError: the file cannot be written.
@@ -48,15 +51,26 @@ def write_view(
     rig = result.rig
     payload = {
         "title": _title(result),
-        "report": {**result.report(), **(figures or {})},
+        "report": {**result.report(), **_titled(figures or {})},
         "colors": {name: _base64(color_table(name)) for name in ("turbo", "inferno", "viridis")},
         "images": {"left": _jpeg(result.image), "right": _jpeg(result.right)},
         "size": [result.disparity.shape[1], result.disparity.shape[0]],
-        "maps": _maps(result, truth),
+        "maps": _maps(result, truth, max_display),
         "rig": None if rig is None else {"fx": rig.left.fx, "baseline": rig.baseline, "doffs": rig.doffs, "unit": "m"},
         "cloud": cloud_payload(_display_cloud(result), metric=rig is not None),
     }
     _write(path, payload)
+
+
+def _titled(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures with column titles for people in the entry ``errors``."""
+    if "errors" not in figures:
+        return figures
+    rows = {
+        method: {_ERROR_TITLES.get(key, key): number for key, number in row.items()}
+        for method, row in figures["errors"].items()
+    }
+    return {**figures, "errors": rows}
 
 
 def write_cloud_view(path: str | os.PathLike[str], cloud: PointCloud, title: str) -> None:
@@ -126,19 +140,20 @@ def _nominal_depth(result: StereoResult) -> dict[str, Any]:
     return {"rig": rig, "depth": depth.astype(np.float32)}
 
 
-def _maps(result: StereoResult, truth: np.ndarray | None) -> dict[str, Any]:
+def _maps(result: StereoResult, truth: np.ndarray | None, max_display: float | None) -> dict[str, Any]:
     height, width = result.disparity.shape
     step = max(1, int(np.ceil(np.sqrt(height * width / MAX_MAP_PIXELS))))
 
     def thinned(values: np.ndarray) -> np.ndarray:
         return values[step // 2 :: step, step // 2 :: step] if min(height, width) > step else values
 
+    low, high = display_range(result.disparity if truth is None else truth)
     disparity = thinned(result.disparity)
     content: dict[str, Any] = {
         "width": disparity.shape[1],
         "height": disparity.shape[0],
         "step": step,
-        "range": list(display_range(result.disparity if truth is None else truth)),
+        "range": [low, high if max_display is None else max_display],
         "disparity": _quantized(disparity),
     }
     if truth is not None:
