@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +28,75 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--out", type=Path, default=Path("vision3d_out"), metavar="DIR", help="default: vision3d_out")
     add_model_options(parser)
     add_cloud_options(parser)
-    parser.add_argument("--cloud-format", nargs="*", default=["ply", "glb"], choices=["ply", "glb", "pcd"])
-    parser.add_argument("--max-display", type=float, metavar="D", help="disparity of the last colour of the picture")
+    parser.add_argument(
+        "--cloud-format",
+        type=cloud_formats,
+        default=["ply", "glb"],
+        metavar="LIST",
+        help="of ply, glb, pcd, separated by commas, or none (default: ply,glb)",
+    )
+    parser.add_argument(
+        "--max-display",
+        type=float,
+        metavar="D",
+        help="disparity of the last colour (default: from the first pair, the same for all)",
+    )
     parser.add_argument("--no-view", action="store_true", help="write no view.html")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
+def cloud_formats(text: str) -> list[str]:
+    """``ply,glb`` as a list; ``none`` is an empty one."""
+    from vision3d.results import CLOUD_FORMATS
+
+    names = [] if text == "none" else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in CLOUD_FORMATS:
+            raise argparse.ArgumentTypeError(f"unknown format '{name}': use {', '.join(CLOUD_FORMATS)} or none")
+    return names
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Predict every pair, write a folder for each, and say where they are."""
-    from vision3d.errors import Vision3DError
-    from vision3d.io.files import ensure_folder
     from vision3d.io.pairs import find_pairs, name_pairs
-    from vision3d.pipelines import load_stereo_model
 
     pairs = find_pairs(arguments.left, arguments.right, arguments.list)
     folders = [arguments.out] if len(pairs) == 1 else [arguments.out / name for name in name_pairs(pairs)]
-    ensure_folder(arguments.out)
+    with _output_folder(arguments.out):
+        reports = _predict_all(arguments, pairs, folders)
+    for report in reports:
+        _tell(report)
+    if arguments.json:
+        print(to_json(reports[0] if len(pairs) == 1 else {"pairs": reports}))
+    return 2 if any("error" in report for report in reports) else 0
+
+
+@contextlib.contextmanager
+def _output_folder(path: Path) -> Iterator[None]:
+    """Make the folder, so that an unwritable one is known before the work, and remove it if nothing was put into it."""
+    from vision3d.io.files import ensure_folder
+
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    ensure_folder(path)
+    try:
+        yield
+    finally:
+        for folder in made:
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
+
+
+def _predict_all(
+    arguments: argparse.Namespace, pairs: list[tuple[Path, Path]], folders: list[Path]
+) -> list[dict[str, Any]]:
+    """The report of each pair; of many, one that fails gets an entry ``error``."""
+    from vision3d.errors import Vision3DError
+    from vision3d.pipelines import load_stereo_model
+
     network, name, _ = load_stereo_model(arguments.model, arguments.weights, arguments.device)
     messages = console(stderr=True)
     reports: list[dict[str, Any]] = []
-    failures = 0
     with _progress(messages, len(pairs)) as advance:
         for (left, right), folder in zip(pairs, folders, strict=True):
             advance(left.name)
@@ -55,19 +105,15 @@ def run(arguments: argparse.Namespace) -> int:
             except Vision3DError as error:
                 if len(pairs) == 1:
                     raise
-                failures += 1
                 reports.append({"files": {"left": str(left), "right": str(right)}, "error": str(error)})
-    for report in reports:
-        _tell(report)
-    if arguments.json:
-        print(to_json(reports[0] if len(pairs) == 1 else {"pairs": reports}))
-    return 2 if failures else 0
+    return reports
 
 
 def _predict(
     arguments: argparse.Namespace, network: Any, name: str, left: Path, right: Path, folder: Path
 ) -> dict[str, Any]:
     from vision3d.pipelines import predict_stereo
+    from vision3d.visualization import display_range
 
     result = predict_stereo(
         left,
@@ -80,6 +126,8 @@ def _predict(
         check_memory=not arguments.force,
     )
     result.model = name
+    if arguments.max_display is None:  # one range for all pairs, so that colours do not jump from frame to frame
+        arguments.max_display = display_range(result.disparity)[1]
     written = result.save(
         folder,
         cloud_formats=arguments.cloud_format,
