@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
+import tracemalloc
 from pathlib import Path
 
 import cv2
@@ -178,6 +181,86 @@ def test_memory_is_estimated_before_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert predict_stereo(image, image, model=Constant(), scale="auto").scale < 0.5
 
 
+def test_full_size_results_count_at_any_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "available_memory", lambda device: 4_000_000_000)
+    cpu = torch.device("cpu")
+    with pytest.raises(InputError, match=r"8000x6000 at scale 0\.1 need about 5\.8 GB .* no scale makes"):
+        inference.check_memory(Constant(), 8000, 6000, 0.1, cpu)
+    inference.check_memory(Constant(), 4000, 3000, 0.25, cpu)
+
+
+def test_estimate_counts_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    heavy = torch.nn.Linear(1000, 1000)
+    assert inference.weight_bytes(heavy) == 4 * 1001 * 1000
+    assert inference.estimate_memory(heavy, 64, 64) == 4 * 1001 * 1000 + 64 * 64 * 1500
+    monkeypatch.setattr(inference, "available_memory", lambda device: 64 * 64 * 1500)
+    inference.check_memory(heavy, 64, 64, 1.0, torch.device("cpu"))  # its weights are no longer free, yet loaded
+
+
+_MEASURE = """
+import sys, numpy, torch
+from pathlib import Path
+from vision3d import inference
+from vision3d.zoo import create_model
+
+def resident(key):
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(key)))
+
+model, image = create_model(sys.argv[1]), numpy.zeros((512, 768, 3), numpy.uint8)
+inference.run_network(model, image[:64, :64], image[:64, :64], torch.device("cpu"))
+before = resident("VmRSS")
+Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+inference.run_network(model, image, image, torch.device("cpu"))
+estimate = inference.estimate_memory(model, 768, 512) - inference.weight_bytes(model)
+print((resident("VmHWM") - before) / estimate)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peak memory cannot be read here")
+@pytest.mark.parametrize("name", ["fadnetpp_tiny", "covonet"])
+def test_estimates_hold(name: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(inference.__file__).parents[1])}
+    call = [sys.executable, "-c", _MEASURE, name]
+    done = subprocess.run(call, capture_output=True, text=True, check=True, env=environment, timeout=300)
+    assert 0.5 < float(done.stdout) < 1.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cloud_format", ["ply", "glb", "pcd"])
+def test_results_keep_to_their_estimate(cloud_format: str, tmp_path: Path) -> None:
+    image = np.random.default_rng(0).integers(0, 255, (900, 1200, 3), dtype=np.uint8)
+    predict_stereo(image[:64, :64], image[:64, :64], model=Constant(5.0)).save(tmp_path)  # imports and caches
+    tracemalloc.start()
+    try:
+        answer = predict_stereo(image, image, model=Constant(5.0), calibration=rig_of(1200, 900), scale=0.1)
+        answer.save(tmp_path, cloud_formats=(cloud_format,), confidence_threshold=0.0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < inference.RESULT_BYTES_PER_PIXEL * 900 * 1200
+
+
+def test_unknown_pixels_do_not_spread_when_resized() -> None:
+    values = np.full((20, 30), 5.0, np.float32)
+    values[4, 7] = np.nan
+    for size in ((120, 80), (45, 33)):
+        resized = inference.resize_map(values, *size, factor=2.0)
+        share = np.isnan(resized).mean() * values.size
+        assert share <= 2  # the area of one or two of the old pixels
+        np.testing.assert_allclose(resized[np.isfinite(resized)], 10.0, rtol=1e-6)
+    assert np.isnan(inference.resize_map(values, 120, 80)[18, 30])
+    assert np.isnan(inference.resize_map(np.full((3, 3), np.nan, np.float32), 7, 5)).all()
+
+
+def test_models_are_kept_for_each_device() -> None:
+    cpu, meta = (inference.cached_model("covonet", torch.device(name)) for name in ("cpu", "meta"))
+    assert next(cpu.parameters()).device.type == "cpu"
+    assert next(meta.parameters()).device.type == "meta"
+    assert inference.cached_model("covonet", torch.device("cpu")) is cpu
+
+
 def test_free_memory_is_read(tmp_path: Path) -> None:
     file = tmp_path / "meminfo"
     file.write_text("MemTotal: 9 kB\nMemAvailable:       2 kB\n", encoding="ascii")
@@ -262,6 +345,27 @@ def test_uncalibrated_result_has_no_metric_files(scene: Scene, tmp_path: Path) -
     written = answer.save(tmp_path)
     assert not {"depth.png", "depth.npy", "cloud.ply"} & set(written)
     assert "view.html" in written
+
+
+def test_depth_beyond_the_png_is_told(tmp_path: Path) -> None:
+    image = np.zeros((64, 64, 3), np.uint8)
+    far = predict_stereo(image, image, model=Constant(0.3), calibration=rig_of(64, 64))
+    for _ in range(2):
+        far.save(tmp_path, view=False, cloud_formats=())
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    (warning,) = [text for text in report["warnings"] if "depth.png" in text]
+    assert "100 % of the pixels are farther than 65.535 m" in warning
+    assert np.isnan(read_depth_png16(tmp_path / "depth.png")).all()
+    np.testing.assert_allclose(np.load(tmp_path / "depth.npy"), 100, rtol=1e-5)
+
+
+def test_files_of_an_earlier_run_are_removed(result: StereoResult, scene: Scene, tmp_path: Path) -> None:
+    result.save(tmp_path, cloud_formats=("ply", "pcd"), truth=scene[2])
+    (tmp_path / "notes.txt").write_text("mine", encoding="ascii")
+    plain = predict_stereo(*scene[:2], model=Constant(5.0), confidence=False)
+    written = plain.save(tmp_path, view=False)
+    assert sorted([*written, "notes.txt"]) == sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(written) == ["disparity.pfm", "disparity.png", "report.json"]
 
 
 def test_failure_leaves_nothing_half_written(

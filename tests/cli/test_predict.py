@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from matcher import Matcher
 
+from vision3d import visualization
 from vision3d.cli.main import main
 from vision3d.errors import FileFormatError, InputError
 from vision3d.io.disparity import read_disparity, write_disparity
@@ -27,7 +28,7 @@ CALIBRATION = "300 0 80 0 300 60 0 0 1\n0.1\n"
 @pytest.fixture(autouse=True)
 def _matcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """The semi-global matcher takes the place of every network of the zoo."""
-    monkeypatch.setattr("vision3d.inference.cached_model", lambda name: Matcher(32))
+    monkeypatch.setattr("vision3d.inference.cached_model", lambda name, device: Matcher(32))
 
 
 @pytest.fixture
@@ -90,6 +91,46 @@ def test_a_bad_pair_among_many_is_told_and_the_rest_is_done(
     assert sorted(path.name for path in out.iterdir()) == ["one", "two"]
 
 
+def test_many_pairs_share_one_range_of_colours(
+    pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bars: list[float | None] = []
+    original = visualization.disparity_picture
+    monkeypatch.setattr(visualization, "disparity_picture", lambda d, high: bars.append(high) or original(d, high))
+    for name, shift in (("three", 4), ("two", 26)):  # of other disparities than the first pair
+        left = cv2.imread(str(pair / "left" / f"{name}.png"))
+        cv2.imwrite(str(pair / "right" / f"{name}.png"), np.roll(left, -shift, axis=1))
+    out = tmp_path / "out"
+    assert main(["predict", str(pair / "left"), str(pair / "right"), "--out", str(out)]) == 0
+    assert bars == [10.0] * 3 or bars == [8.0] * 3
+    for name in ("one", "two", "three"):
+        assert f'"range":[0.0,{bars[0]}]' in (out / name / "view.html").read_text(encoding="utf-8")
+
+
+def test_nothing_is_left_of_a_run_without_results(pair: Path, tmp_path: Path) -> None:
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    out = tmp_path / "deep" / "out"
+    assert main(["predict", images[0], str(pair / "none.png"), "--out", str(out)]) == 2
+    assert main(["predict", *images, "--calib", str(pair / "none.txt"), "--out", str(out)]) == 2
+    assert not (tmp_path / "deep").exists()
+    (tmp_path / "mine").mkdir()
+    assert main(["predict", images[0], str(pair / "none.png"), "--out", str(tmp_path / "mine")]) == 2
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_cloud_formats_do_not_swallow_the_images(
+    pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    common = ["--calib", str(pair / "calib.txt"), "--no-view", "--out", str(tmp_path / "out")]
+    assert main(["predict", "--cloud-format", "pcd,ply", *images, *common]) == 0
+    assert {path.name for path in (tmp_path / "out").glob("cloud.*")} == {"cloud.pcd", "cloud.ply"}
+    assert main(["predict", "--cloud-format", "none", *images, *common]) == 0
+    assert not list((tmp_path / "out").glob("cloud.*"))
+    assert main(["predict", "--cloud-format", "stl", *images, *common]) == 2
+    assert "unknown format 'stl'" in capsys.readouterr().err
+
+
 def test_list_file(pair: Path, tmp_path: Path) -> None:
     (pair / "pairs.txt").write_text(
         "# left right\nleft/one.png right/one.png\n\n'left/two.png' right/two.png\n", encoding="utf-8"
@@ -105,6 +146,24 @@ def test_partnerless_image_is_named(pair: Path) -> None:
     for index, image in enumerate(sorted((pair / "right").iterdir())):
         image.rename(pair / "right" / f"other{index}.png")
     with pytest.raises(FileFormatError, match=r"left/two\.png: has no partner"):
+        find_pairs(pair / "left", pair / "right")
+
+
+def test_folders_that_share_some_names_only_are_refused(pair: Path) -> None:
+    (pair / "right" / "three.png").rename(pair / "right" / "four.png")
+    with pytest.raises(FileFormatError, match=r"left/three\.png: has no partner in .*right \(3 left and 3 right"):
+        find_pairs(pair / "left", pair / "right")
+    (pair / "left" / "three.png").unlink()
+    with pytest.raises(FileFormatError, match=r"right/four\.png: has no partner in .*left \(2 left and 3 right"):
+        find_pairs(pair / "left", pair / "right")
+
+
+def test_suffixes_of_partners_may_differ(pair: Path) -> None:
+    (pair / "right" / "two.png").rename(pair / "right" / "two.ppm")
+    assert [(a.name, b.name) for a, b in find_pairs(pair / "left", pair / "right")][2] == ("two.png", "two.ppm")
+    (pair / "right" / "two.png").write_bytes(b"")
+    (pair / "left" / "two.jpg").write_bytes(b"")
+    with pytest.raises(FileFormatError, match="has no partner"):
         find_pairs(pair / "left", pair / "right")
 
 
@@ -170,11 +229,12 @@ def test_view_finds_or_makes_the_page(pair: Path, tmp_path: Path, capsys: pytest
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vision3d.inference.cached_model", lambda name: Matcher(64))
+    monkeypatch.setattr("vision3d.inference.cached_model", lambda name, device: Matcher(64))
     assert main(["demo", "--out", str(tmp_path / "demo"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["errors"]["covonet"]["EPE px"] < 3
-    assert 0.5 < report["errors"]["OpenCV SGBM"]["EPE px"] < 4
+    assert report["errors"]["covonet"]["epe"] < 3
+    assert 0.5 < report["errors"]["OpenCV SGBM"]["epe"] < 4
+    assert set(report["errors"]["covonet"]) == {"epe", "bad2", "bad3"}
     assert {"error.png", "view.html", "cloud.glb"} <= set(report["output"])
     assert read_disparity(tmp_path / "demo" / "disparity.pfm").shape == (500, 741)
     assert main(["demo", "--out", str(tmp_path / "demo"), "--no-confidence"]) == 0
