@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from tiny import register_tiny
 
 from vision3d import registry
 
 
-@pytest.fixture(autouse=True)
-def _tiny_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry.registered_models()))
-    register_tiny()
+@pytest.fixture(scope="module", autouse=True)
+def _tiny_is_registered() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_ENTRIES", dict(registry.registered_models()))
+        register_tiny()
+        yield
