@@ -20,7 +20,7 @@ def load_motorcycle() -> tuple[np.ndarray, np.ndarray, np.ndarray, StereoRig]:
 
         left, right, truth = stereo_motorcycle()
     except ImportError as error:
-        raise MissingExtraError("scikit-image", "all", "the demo pair", "pip install scikit-image pooch") from error
+        raise MissingExtraError("scikit-image", "", "the demo pair", "pip install scikit-image pooch") from error
     except (OSError, ValueError) as error:
         raise FileFormatError(f"scikit-image has no demo pair ({error}): pip install -U scikit-image pooch") from error
     height, width = truth.shape
