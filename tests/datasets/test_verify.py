@@ -116,10 +116,10 @@ def test_every_planted_fault_is_found(fault: str, samples: list[StereoSample], t
     write_toy_tree("flyingthings3d", tmp_path, samples)
     plant(_tree(tmp_path, 1))
     report = verify_dataset(open_dataset("flyingthings3d", tmp_path, "all", on_error="skip"))
-    assert report.counts == {kind: 1}, report.problems
-    (problem,) = report.problems
-    assert "0001" in problem.scene
-    assert "\n" not in problem.problem
+    assert set(report.counts) == {kind}, report.problems  # swapped views: a problem of both maps
+    for problem in report.problems:
+        assert "0001" in problem.scene
+        assert "\n" not in problem.problem
 
 
 def test_faults_of_other_layouts(samples: list[StereoSample], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from vision3d.errors import DisparityError, InputError, OutputError
 from vision3d.io.files import atomic_write, read_bytes
 from vision3d.io.images import load_pil
 from vision3d.io.pfm import read_pfm, write_pfm
+from vision3d.io.png import decode_png
 
 _MAX_VALUES = 200_000_000
 _KITTI_SCALE = 256.0
@@ -49,15 +50,25 @@ def read_disparity(
     if divide_by is not None and not divide_by > 0:
         raise InputError(f"divide_by must be a positive number, got {divide_by}")
     values, default_scale, default_invalid = _decode(path, kind, divide_by)
-    codes = values.astype(np.float32)
-    unknown = ~np.isfinite(codes)
     code = default_invalid if invalid is None else _invalid_code(invalid)
-    if code is not None:
-        unknown |= codes == np.float32(code)
-    disparity = codes / np.float32(divide_by or default_scale)
-    disparity[unknown] = np.nan
-    _refuse_negative(path, disparity)
+    disparity = values.astype(np.float32, copy=not values.flags.writeable)
+    unknown = None if code is None else disparity == np.float32(code)
+    scale = np.float32(divide_by or default_scale)
+    if scale != 1:
+        np.divide(disparity, scale, out=disparity)
+    if values.dtype.kind != "u" and not _finite_and_positive(disparity):
+        np.copyto(disparity, np.float32(np.nan), where=~np.isfinite(disparity))
+        if unknown is not None:
+            np.copyto(disparity, np.float32(np.nan), where=unknown)
+        _refuse_negative(path, disparity)
+    elif unknown is not None:
+        np.copyto(disparity, np.float32(np.nan), where=unknown)
     return disparity
+
+
+def _finite_and_positive(values: np.ndarray) -> bool:
+    """Whether float32 values are all finite and not negative, in one pass: their bits are below those of infinity."""
+    return bool(np.ascontiguousarray(values).view(np.uint32).max() < 0x7F800000)
 
 
 def write_disparity(path: str | os.PathLike[str], disparity: np.ndarray) -> None:
@@ -162,7 +173,11 @@ def _decode(path: str | os.PathLike[str], kind: str, divide_by: float | None) ->
 
 def _read_picture(path: str | os.PathLike[str], kind: str) -> np.ndarray:
     """[H, W] uint8, uint16 or float32 of a one-channel picture."""
-    image = load_pil(path, DisparityError)
+    content = read_bytes(path, DisparityError, "an image")
+    pixels = decode_png(content, path, DisparityError) if kind in ("picture", "uint8", "uint16") else None
+    if pixels is not None and pixels.ndim == 2 and kind in ("picture", pixels.dtype.name):
+        return pixels
+    image = load_pil(path, DisparityError, content)
     if image.mode in ("P", "1") or len(image.getbands()) != 1:
         raise DisparityError(
             f"{path}: a picture of mode {image.mode} is a rendering, not a disparity map; one grey channel is expected"

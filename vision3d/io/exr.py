@@ -26,13 +26,23 @@ def read_exr(path: str | os.PathLike[str], error: type[FileFormatError] = Dispar
         MissingExtraError: the package OpenEXR is not installed.
     """
     openexr = _package()
-    if read_bytes(path, error, "an OpenEXR file")[:4] != _MAGIC:
+    if _magic(path, error) != _MAGIC:
         raise error(f"{path}: not an OpenEXR file; download it again")
     try:
         channels = openexr.File(os.fspath(path), separate_channels=True).channels()
         return {name: np.asarray(channel.pixels, dtype=np.float32) for name, channel in channels.items()}
     except (RuntimeError, ValueError, TypeError, MemoryError) as problem:
         raise error(f"{path}: the OpenEXR file is truncated or damaged; download it again") from problem
+
+
+def _magic(path: str | os.PathLike[str], error: type[FileFormatError]) -> bytes:
+    """The first four bytes; the library reads the file itself."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+    except (OSError, ValueError):
+        start = b""
+    return start if start else read_bytes(path, error, "an OpenEXR file")[:4]  # which says what is wrong
 
 
 def write_exr(path: str | os.PathLike[str], channels: dict[str, np.ndarray]) -> None:

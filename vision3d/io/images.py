@@ -14,6 +14,7 @@ import numpy as np
 
 from vision3d.errors import FileFormatError, ImageError, InputError, OutputError
 from vision3d.io.files import atomic_write, read_bytes
+from vision3d.io.png import decode_png
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,19 +41,22 @@ _DECODER_ERRORS = (
 )
 
 
-def load_pil(path: str | os.PathLike[str], error: type[FileFormatError] = ImageError) -> Image.Image:
+def load_pil(
+    path: str | os.PathLike[str], error: type[FileFormatError] = ImageError, content: bytes | None = None
+) -> Image.Image:
     """Decode an image file completely, in its own mode; a truncated file is an error, never half an image.
 
     Args:
         path: the file.
         error: the exception class for files that cannot be used.
+        content: the bytes of the file, if they have been read already.
 
     Raises:
         FileFormatError: (the given class) missing, empty, truncated, damaged, too large or not an image.
     """
     from PIL import Image, UnidentifiedImageError
 
-    content = read_bytes(path, error, "an image")
+    content = read_bytes(path, error, "an image") if content is None else content
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -90,7 +94,11 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
     Raises:
         ImageError: missing, empty, truncated, too large, a floating-point image, or not an image at all.
     """
-    return _rgb_from_pil(load_pil(path), str(path))
+    content = read_bytes(path, ImageError, "an image")
+    pixels = decode_png(content, path)
+    if pixels is not None and pixels.dtype == np.uint8:
+        return pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)
+    return _rgb_from_pil(load_pil(path, content=content), str(path))
 
 
 def as_image(image: Any) -> np.ndarray:
