@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vision3d benchmark ops``: processor time of the ops beside their plain loops, on this machine."""
+"""``vision3d benchmark``: ``ops``, processor time beside plain loops, and ``data``, reading speed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from vision3d.benchmark.ops import PROTOCOL, Row, measure_ops
+from vision3d.cli.benchmark_data import add_data
 from vision3d.cli.output import console, to_json
 from vision3d.errors import InputError
 
@@ -26,6 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     ops.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")
     ops.add_argument("--json", action="store_true", help="print one JSON object")
     ops.set_defaults(run=run)
+    add_data(kinds)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
