@@ -8,13 +8,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from damage import CUTS, EDITS, damaged, mutate
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from vision3d.errors import Vision3DError
 from vision3d.io import colmap_binary, colmap_text
@@ -60,15 +59,6 @@ READERS: dict[str, tuple[Callable[[Path], Any], bytes]] = {
     "points_txt": (colmap_text.read_points, colmap_text.pack_points(POINTS)),
     "depth_bin": (read_colmap_depth, b"3&2&1&" + np.ones(6, "<f4").tobytes()),
 }
-_INSERTS = [b"nan", b"-inf", b"1e999", b"-1", b"9" * 30, b"\n", b" ", b"#", b"{", b"[", b"null", b"\xff" * 8, b"\0" * 8]
-_EDIT = st.tuples(st.integers(0, 1 << 12), st.integers(0, 12), st.sampled_from(_INSERTS) | st.binary(max_size=9))
-
-
-def _mutate(content: bytes, edits: list[tuple[int, int, bytes]], keep: int) -> bytes:
-    for place, length, insert in edits:
-        start = place % (len(content) + 1)
-        content = content[:start] + insert + content[start + length :]
-    return content[: len(content) - keep]
 
 
 @pytest.fixture
@@ -101,9 +91,9 @@ def test_undamaged_files(name: str, file: Path) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_damaged_files(name: str, file: Path) -> None:
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(_EDIT, max_size=3), st.sampled_from([0, 0, 0, 1, 5, 17, 40]))
+    @given(EDITS, CUTS)
     def check(edits: list[tuple[int, int, bytes]], keep: int) -> None:
-        _try(name, file, _mutate(READERS[name][1], edits, keep))
+        _try(name, file, mutate(READERS[name][1], edits, keep))
 
     check()
 
@@ -112,16 +102,5 @@ def test_damaged_files(name: str, file: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*depth lines of 2 numbers")
 @pytest.mark.parametrize("name", READERS)
 def test_many_damaged_files(name: str, file: Path) -> None:
-    """10,000 files, drawn without Hypothesis, which needs several milliseconds for each."""
-    random = Random(name)
-    content = READERS[name][1]
-    for _ in range(10_000):
-        edits = [
-            (
-                random.randrange(len(content) + 1),
-                random.randrange(13),
-                random.choice(_INSERTS) if random.random() < 0.5 else random.randbytes(random.randrange(10)),
-            )
-            for _ in range(random.randrange(4))
-        ]
-        _try(name, file, _mutate(content, edits, random.choice((0, 0, 0, 1, 5, 17, 40))))
+    for content in damaged(READERS[name][1], 10_000, seed=name):
+        _try(name, file, content)

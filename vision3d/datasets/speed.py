@@ -57,7 +57,7 @@ def plain_png(path: str) -> np.ndarray:
     """[H, W, 3] RGB by OpenCV."""
     import cv2
 
-    return np.asarray(cv2.cvtColor(cv2.imread(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB))
+    return np.asarray(cv2.cvtColor(np.asarray(cv2.imread(path, cv2.IMREAD_COLOR)), cv2.COLOR_BGR2RGB))
 
 
 def plain_png16(path: str) -> np.ndarray:

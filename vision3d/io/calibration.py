@@ -187,7 +187,7 @@ def _parse_json(path: Path, text: str) -> Draft:
         raise CalibrationError(f"{path}: not a JSON file ({error}); write it again") from error
     except KeyError as error:
         raise CalibrationError(f"{path}: the key {error} is missing; write the file with write_calibration") from error
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
         if isinstance(error, CalibrationError):
             raise
         raise CalibrationError(
