@@ -98,3 +98,12 @@ def test_wrong_files(tmp_path: Path, content: str) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="check the path"):
         load_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("name", ["covonet/synthetic_cpu", "configs/covonet/synthetic_cpu.yaml"])
+def test_shipped_recipes_are_found_from_any_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vision3d.cli.train import find_recipe
+
+    monkeypatch.chdir(tmp_path)
+    assert load_config(find_recipe(name)).model.name == "covonet"
+    assert find_recipe("covonet/other") == Path("covonet/other")

@@ -31,7 +31,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="error figures of a network on pairs with ground truth",
         description="EPE, bad-k and D1 per scene and as the mean over scenes, and the seconds per pair.",
     )
-    parser.add_argument("--model", required=True, metavar="NAME", help="a network, e.g. fadnetpp_slight or NAME.TAG")
+    parser.add_argument(
+        "--model",
+        default="covonet",
+        metavar="NAME",
+        help="a network, e.g. fadnetpp_slight or NAME.TAG (default: covonet)",
+    )
     parser.add_argument("--weights", metavar="PATH", help="a checkpoint; otherwise the shipped weights")
     parser.add_argument(
         "--dataset",

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 _DESCRIPTION = "Train a network as a recipe says; see docs/training.md. Any option of the recipe can be set here."
@@ -25,7 +26,7 @@ def _option_parser() -> argparse.ArgumentParser:
     from vision3d.cli.main import Parser
 
     parser = Parser(prog="vision3d train", description=_DESCRIPTION)
-    parser.add_argument("config", metavar="CONFIG", help="recipe (YAML)")
+    parser.add_argument("config", metavar="CONFIG", help="recipe (YAML), or a shipped one: fadnetpp/synthetic_cpu")
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="key=value",
         help="override an option, also written --set.key=value: --set.trainer.max_steps=10",
@@ -44,6 +45,14 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
     return result
 
 
+def find_recipe(name: str) -> Path:
+    """The file ``name``, or the shipped recipe of that name (``covonet/synthetic_cpu``)."""
+    from vision3d.resources import resource_folder
+
+    shipped = (resource_folder("configs") / name.removeprefix("configs/")).with_suffix(".yaml")
+    return shipped if not Path(name).exists() and shipped.is_file() else Path(name)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Train; progress goes to stderr, and nothing to stdout."""
     options = _option_parser().parse_args(split_overrides(arguments.arguments))
@@ -60,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
         package.addHandler(handler)
     package.setLevel(logging.INFO)
-    train(load_config(options.config, options.overrides), options.resume)
+    train(load_config(find_recipe(options.config), options.overrides), options.resume)
     return 0
 
 
