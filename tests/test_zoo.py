@@ -111,7 +111,7 @@ def test_an_unknown_option_is_refused() -> None:
 
 def test_no_weights_are_shipped() -> None:
     name = next(name for name in NAMES if not load_card(name).weights)
-    with pytest.raises(WeightsError, match=f"no weights are shipped for '{name}'"):
+    with pytest.raises(WeightsError, match=f"no weights are shipped for '{name}': .*--weights PATH"):
         create_model(name, pretrained=True)
     with pytest.raises(WeightsError, match="no weights are shipped"):
         create_model(f"{name}.synthetic")

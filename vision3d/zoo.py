@@ -92,8 +92,8 @@ class ModelCard:
         """
         if not self.weights:
             raise WeightsError(
-                f"no weights are shipped for '{self.name}': pass a file (pretrained=PATH), or choose one of "
-                f"{', '.join(list_models(pretrained=True))}"
+                f"no weights are shipped for '{self.name}': pass a file (--weights PATH, pretrained=PATH), or "
+                f"choose one of {', '.join(list_models(pretrained=True))}"
             )
         for card in self.weights:
             if card.tag == tag:

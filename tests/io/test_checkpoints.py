@@ -141,6 +141,26 @@ def test_strict_loading_lists_what_differs():
     assert str(caught.value).endswith(": choose the network they were trained with")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_refused(value):
+    network = small_network()
+    before = network.state_dict()["0.weight"].clone()
+    bad = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    bad["0.weight"] += 1
+    bad["1.weight"][0] = value
+    with pytest.raises(WeightsError, match=r"'1\.weight' holds values that are not finite: "):
+        load_into(network, bad)
+    assert torch.equal(network.state_dict()["0.weight"], before)
+
+
+def test_a_pickle_is_refused_without_warnings(tmp_path, recwarn):
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        (tmp_path / "plain.pth").write_bytes(pickle.dumps({"a": Path("b")}, protocol=protocol))
+        with pytest.raises(WeightsError, match=r"plain\.pth"):
+            read_checkpoint(tmp_path / "plain.pth")
+    assert not recwarn.list
+
+
 def test_the_mend_names_the_network_that_was_recognised():
     bad = {"strange": torch.zeros(1)}
     for answer, mend in (("create_model('other')", "they fit create_model('other')"), (None, "choose the network")):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ def _numpy_scalars() -> list[Any]:
 
 def _read_torch(path: Path) -> Any:
     try:
-        with torch.serialization.safe_globals(_numpy_scalars()):
+        with torch.serialization.safe_globals(_numpy_scalars()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error below says it in one line
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "Unsupported global" in str(error) or "unsupported GLOBAL" in str(error):
@@ -104,7 +106,8 @@ def load_into(model: nn.Module, state_dict: Mapping[str, torch.Tensor], identify
         identify: tells which network a state dict belongs to (what to print as the mend), or None if it cannot.
 
     Raises:
-        WeightsError: names are missing or unexpected, or shapes differ; the first few are listed. Nothing is loaded.
+        WeightsError: names are missing or unexpected, or shapes differ (the first few are listed), or values are not finite.
+            Nothing is loaded.
     """
     own = model.state_dict()
     missing = [name for name in own if name not in state_dict and not name.endswith("num_batches_tracked")]
@@ -120,6 +123,9 @@ def load_into(model: nn.Module, state_dict: Mapping[str, torch.Tensor], identify
         kinds = (("missing", missing), ("unexpected", unexpected), ("of another shape", reshaped))
         reasons = "; ".join(_listed(kind, names) for kind, names in kinds if names)
         raise WeightsError(f"the weights are not those of {type(model).__name__}: {reasons}: {mend}")
+    for name, value in state_dict.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise WeightsError(f"'{name}' holds values that are not finite: take weights of a training that went well")
     model.load_state_dict(state_dict, strict=False)
 
 
