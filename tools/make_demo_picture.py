@@ -14,7 +14,7 @@ from vision3d.datasets.demo import load_motorcycle
 from vision3d.io.images import write_image
 from vision3d.visualization import disparity_picture
 
-YAW, PITCH = np.deg2rad(24.0), np.deg2rad(14.0)  # of the camera around the middle of the cloud
+YAW, PITCH = np.deg2rad(-15.0), np.deg2rad(9.0)  # of the camera around the middle of the cloud
 
 
 def render(cloud: PointCloud, width: int, height: int) -> np.ndarray:
@@ -25,7 +25,7 @@ def render(cloud: PointCloud, width: int, height: int) -> np.ndarray:
     points = (cloud.points - middle) @ (pitch @ yaw).T + np.array([0, 0, 1.25 * middle[2]])
     points, colors = points[points[:, 2] > 0.1], cloud.colors[points[:, 2] > 0.1]  # type: ignore[index]
     order = np.argsort(-points[:, 2])
-    focal = 1.15 * width
+    focal = 1.0 * width
     x = np.round(width / 2 + focal * points[order, 0] / points[order, 2]).astype(int)
     y = np.round(height / 2 + focal * points[order, 1] / points[order, 2]).astype(int)
     canvas = np.full((height, width, 3), 18, np.uint8)
