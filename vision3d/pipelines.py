@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def predict_stereo(
     left: ImageLike,
     right: ImageLike,
     model: str | nn.Module | None = None,
-    calibration: str | os.PathLike[str] | StereoRig | None = None,
+    calibration: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | StereoRig | None = None,
     scale: float | str = 1.0,
     confidence: bool = True,
     *,
@@ -81,13 +82,15 @@ def predict_stereo(
     precision: str = "float32",
     check_memory: bool = True,
     check_pair: bool = True,
+    units: str = "auto",
 ) -> StereoResult:
     """Predict the disparity of a rectified stereo pair, and with a calibration its depth.
 
     Args:
         left, right: a path, a PIL image, or an array [H, W, 3] (uint8, or float in [0, 1]); of one size.
         model: a registered name, a module called as ``model(left, right)``, or None for the default network.
-        calibration: a calibration file or a rig of these images; without it there is no depth.
+        calibration: a calibration file, a pair of YAML files (left, right), or a rig of these images; without it there
+            is no depth.
         scale: size of the network's images, relative to the input (0.5 = half); ``"auto"`` chooses it so that the
             disparities fit the network's range and the images fit the memory.
         confidence: run a second, mirrored pass for the confidence and the occlusion mask (doubles the time).
@@ -96,6 +99,7 @@ def predict_stereo(
         check_memory: refuse images whose passes, or whose full-size maps, cloud and page, would not fit into the free
             memory.
         check_pair: look for swapped or unrectified views and say so in ``result.warnings``.
+        units: unit of the file's baseline, ``"auto"``, ``"m"`` or ``"mm"`` (see ``read_calibration``).
 
     Returns:
         StereoResult with maps at the size of the input images.
@@ -105,7 +109,7 @@ def predict_stereo(
         images too large for the memory. UnknownNameError, WeightsError: see ``create_model``.
     """
     views = _read_pair(left, right)
-    rig = _read_rig(calibration, views[0].shape[1], views[0].shape[0])
+    rig = _read_rig(calibration, views[0].shape[1], views[0].shape[0], units)
     wanted = scale if scale == "auto" else inference.checked_scale(scale)
     network, name, home = load_stereo_model(model, device=device)
     result = _predict(network, views, rig, wanted, confidence, home, precision, check_memory)
@@ -161,14 +165,14 @@ def _read_pair(left: ImageLike, right: ImageLike) -> tuple[np.ndarray, np.ndarra
     return views
 
 
-def _read_rig(calibration: Any, width: int, height: int) -> StereoRig | None:
+def _read_rig(calibration: Any, width: int, height: int, units: str = "auto") -> StereoRig | None:
     if calibration is None:
         return None
     if isinstance(calibration, StereoRig):
         return fit_rig_to_image(calibration, width, height)
     from vision3d.io.calibration import read_calibration
 
-    return read_calibration(calibration, image_size=(width, height))
+    return read_calibration(calibration, image_size=(width, height), units=units)
 
 
 def _run(
@@ -213,4 +217,9 @@ def _result_warnings(network: nn.Module, disparity: np.ndarray, scale: float) ->
 
 
 def _files(**inputs: Any) -> dict[str, str]:
-    return {name: str(value) for name, value in inputs.items() if isinstance(value, (str, os.PathLike))}
+    paths = {name: value if isinstance(value, (list, tuple)) else [value] for name, value in inputs.items()}
+    return {
+        name: ", ".join(str(item) for item in items)
+        for name, items in paths.items()
+        if all(isinstance(item, (str, os.PathLike)) for item in items)
+    }

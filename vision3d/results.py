@@ -89,7 +89,7 @@ class StereoResult:
         """
         if self.depth is None or self.rig is None:
             raise InputError("a metric point cloud needs the calibration: pass calibration=... (--calib FILE)")
-        _check_limits(min_depth, max_depth, confidence_threshold, voxel_size)
+        check_limits(min_depth, max_depth, confidence_threshold, voxel_size)
         from vision3d.geometry import pointcloud as clouds
         from vision3d.geometry.normals import normals_from_depth
 
@@ -288,9 +288,14 @@ def _number(value: Any) -> float | None:
     return float(f"{float(value):.6g}") if np.isfinite(value) else None
 
 
-def _check_limits(
+def check_limits(
     min_depth: float | None, max_depth: float | None, confidence_threshold: float, voxel_size: float | None
 ) -> None:
+    """Check the arguments of :meth:`StereoResult.pointcloud`.
+
+    Raises:
+        InputError: one is out of range.
+    """
     if not 0.0 <= confidence_threshold <= 1.0:
         raise InputError(f"confidence_threshold is {confidence_threshold}: pass a number between 0 and 1")
     for name, value in (("min_depth", min_depth), ("max_depth", max_depth), ("voxel_size", voxel_size)):

@@ -250,3 +250,94 @@ def test_tools_are_the_same_commands() -> None:
         done = subprocess.run(call, capture_output=True, text=True, check=False, env=environment, timeout=60)
         assert done.returncode == 0
         assert "--max-depth" in done.stdout
+
+
+def _network_must_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, device: object) -> Matcher:
+        raise AssertionError("the network was loaded")
+
+    monkeypatch.setattr("vision3d.inference.cached_model", refuse)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-display", "-3"], "--max-display is -3"),
+        (["--min-depth", "5", "--max-depth", "2"], "--min-depth 5.0 is not below --max-depth 2.0"),
+        (["--confidence-threshold", "3"], "--confidence-threshold is 3.0"),
+        (["--voxel", "-1"], "--voxel is -1.0"),
+        (["--calib", "a", "--calib", "b", "--calib", "c"], "--calib is given 3 times"),
+    ],
+)
+def test_wrong_values_are_refused_before_the_network(
+    pair: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
+) -> None:
+    _network_must_not_load(monkeypatch)
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    assert main(["predict", *images, "--out", str(tmp_path / "out"), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_cloud_options_without_calibration_are_told_once(
+    pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["predict", str(pair / "left"), str(pair / "right"), "--no-view", "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--max-depth", "3", "--voxel", "0.1"]) == 0
+    warning = "vision3d: warning: --max-depth, --voxel: no effect without --calib FILE"
+    assert capsys.readouterr().err.count(warning) == 1
+
+
+def test_units_and_comments_of_a_plain_calibration(
+    pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pair / "mm.txt").write_text("# intrinsics\n\n300 0 80 0 300 60 0 0 1\n\n100  # baseline: mm\n", encoding="ascii")
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    common = ["--calib", str(pair / "mm.txt"), "--no-view", "--json", "--out", str(tmp_path / "out")]
+    assert main(["predict", *images, *common]) == 2
+    assert "--units mm" in capsys.readouterr().err
+    assert main(["predict", *images, *common, "--units", "mm"]) == 0
+    assert json.loads(capsys.readouterr().out)["calibration"]["baseline_m"] == pytest.approx(0.1)
+    cloud = ["cloud", str(tmp_path / "out" / "disparity.pfm"), images[0], "--calib", str(pair / "mm.txt")]
+    assert main([*cloud, "--units", "mm", "--out", str(tmp_path / "c.ply")]) == 0
+
+
+def test_a_ros_pair_is_two_calibrations(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shift in (("l", 0), ("r", -30)):
+        matrix = f"[300, 0, 80, {shift}, 0, 300, 60, 0, 0, 0, 1, 0]"
+        text = f"image_width: 160\nimage_height: 120\nprojection_matrix: {{rows: 3, cols: 4, data: {matrix}}}\n"
+        (pair / f"{name}.yaml").write_text(text, encoding="ascii")
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    common = ["predict", *images, "--no-view", "--json", "--out", str(tmp_path / "out"), "--calib"]
+    assert main([*common, str(pair / "l.yaml")]) == 2
+    assert "--calib LEFT --calib RIGHT" in capsys.readouterr().err
+    assert main([*common, str(pair / "l.yaml"), "--calib", str(pair / "r.yaml")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["calibration"]["baseline_m"] == pytest.approx(0.1)
+    assert report["files"]["calibration"] == f"{pair / 'l.yaml'}, {pair / 'r.yaml'}"
+
+
+def test_view_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(tmp_path / "nothere"), "--no-open"]) == 2
+    assert "nothere: does not exist" in capsys.readouterr().err
+
+
+def test_weights_that_are_not_finite(pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    from vision3d.zoo import create_model
+
+    state = create_model("fadnetpp_micro").state_dict()
+    name = next(iter(state))
+    state[name].fill_(float("nan"))
+    torch.save(state, tmp_path / "nan.pth")
+    images = [str(pair / side / "one.png") for side in ("left", "right")]
+    options = ["--model", "fadnetpp_micro", "--weights", str(tmp_path / "nan.pth"), "--out", str(tmp_path / "out")]
+    assert main(["predict", *images, *options]) == 2
+    assert f"'{name}' holds values that are not finite" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision3d.cli.options import add_cloud_options, cloud_options
+from vision3d.cli.options import (
+    add_calibration_options,
+    add_cloud_options,
+    calibration_files,
+    check_cloud_options,
+    cloud_options,
+)
 from vision3d.cli.output import to_json
 
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("map", metavar="MAP", help="disparity map of the left view")
     parser.add_argument("image", metavar="IMAGE", help="left image, of the same size")
-    parser.add_argument("--calib", required=True, metavar="FILE", help="calibration of these images")
+    add_calibration_options(parser, "calibration of these images", required=True)
     parser.add_argument("--out", type=Path, default=Path("cloud.ply"), metavar="FILE", help=".ply, .glb or .pcd")
     parser.add_argument("--depth", action="store_true", help="MAP is depth: 16-bit PNG in mm, or PFM or npy in metres")
     parser.add_argument("--encoding", help="of MAP: pfm, uint16, uint8, npy, npz, npz:KEY (default: by the file)")
@@ -41,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision3d.errors import InputError
     from vision3d.io.pointcloud import write_pointcloud
 
+    check_cloud_options(arguments)
     result = read_result(arguments)
     cloud = result.pointcloud(**cloud_options(arguments))
     if len(cloud) == 0:
@@ -68,6 +75,9 @@ def read_result(arguments: argparse.Namespace) -> StereoResult:
     from vision3d.io.images import read_image
     from vision3d.results import StereoResult
 
+    files = calibration_files(arguments)
+    if files is None:
+        raise InputError("a metric point cloud needs the calibration: pass --calib FILE")
     values = _read_map(arguments)
     image = read_image(arguments.image)
     height, width = values.shape
@@ -76,7 +86,7 @@ def read_result(arguments: argparse.Namespace) -> StereoResult:
             f"{arguments.map} is {width}x{height} but {arguments.image} is {image.shape[1]}x{image.shape[0]}: "
             "pass the map and the image of one size"
         )
-    rig = read_calibration(arguments.calib, image_size=(width, height))
+    rig = read_calibration(files, image_size=(width, height), units=arguments.units)
     disparity = depth_to_disparity(values, rig) if arguments.depth else values
     depth = values if arguments.depth else disparity_to_depth(values, rig)
     return StereoResult(disparity=disparity, image=image, right=image, depth=depth, rig=rig)

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
+
+_CONFIDENCE_THRESHOLD = 0.5
 
 
 def scale(text: str) -> float | str:
@@ -23,13 +26,40 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-confidence", action="store_true", help="one pass only: half the time, no confidence")
 
 
+def add_calibration_options(parser: argparse.ArgumentParser, text: str, required: bool = False) -> None:
+    """``--calib`` (twice for a pair of files) and ``--units``."""
+    text = f"{text}; twice for a ROS pair: --calib LEFT --calib RIGHT"
+    parser.add_argument("--calib", action="append", required=required, metavar="FILE", help=text)
+    parser.add_argument(
+        "--units", choices=["auto", "m", "mm"], default="auto", help="unit of its baseline (default: by the format)"
+    )
+
+
+def calibration_files(arguments: argparse.Namespace) -> tuple[Path, ...] | Path | None:
+    """What ``--calib`` names: a file, a pair of files, or None.
+
+    Raises:
+        InputError: more than two files.
+    """
+    from vision3d.errors import InputError
+
+    files = tuple(Path(name) for name in arguments.calib or ())
+    if len(files) > 2:
+        raise InputError(f"--calib is given {len(files)} times: give one file, or a pair: --calib LEFT --calib RIGHT")
+    return files if len(files) == 2 else files[0] if files else None
+
+
 def add_cloud_options(parser: argparse.ArgumentParser, confidence: bool = True) -> None:
     """``--min-depth --max-depth --voxel --keep-flying-pixels --remove-outliers`` and ``--confidence-threshold``."""
     parser.add_argument("--min-depth", type=float, metavar="M", help="leave out nearer points, metres")
     parser.add_argument("--max-depth", type=float, metavar="M", help="leave out farther points, metres")
     if confidence:
         parser.add_argument(
-            "--confidence-threshold", type=float, default=0.5, metavar="C", help="0 to 1 (default: 0.5)"
+            "--confidence-threshold",
+            type=float,
+            default=_CONFIDENCE_THRESHOLD,
+            metavar="C",
+            help="0 to 1 (default: 0.5)",
         )
     parser.add_argument("--voxel", type=float, metavar="M", help="keep one point a cube of this edge, metres")
     parser.add_argument("--keep-flying-pixels", action="store_true", help="keep the points at depth edges")
@@ -48,3 +78,36 @@ def cloud_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if hasattr(arguments, "confidence_threshold"):
         options["confidence_threshold"] = arguments.confidence_threshold
     return options
+
+
+def check_cloud_options(arguments: argparse.Namespace) -> None:
+    """Refuse limits that make no sense before anything is computed.
+
+    Raises:
+        InputError: one is out of range; the message names the flag.
+    """
+    from vision3d.errors import InputError
+    from vision3d.results import check_limits
+
+    threshold = getattr(arguments, "confidence_threshold", _CONFIDENCE_THRESHOLD)
+    try:
+        check_limits(arguments.min_depth, arguments.max_depth, threshold, arguments.voxel)
+    except InputError as error:
+        text = str(error).replace("voxel_size", "voxel")
+        for name in ("min_depth", "max_depth", "confidence_threshold", "voxel"):
+            text = text.replace(name, f"--{name.replace('_', '-')}")
+        raise InputError(text) from error
+
+
+def stated_cloud_options(arguments: argparse.Namespace) -> list[str]:
+    """The flags of ``add_cloud_options`` that differ from their defaults."""
+    stated = {
+        "--min-depth": arguments.min_depth is not None,
+        "--max-depth": arguments.max_depth is not None,
+        "--confidence-threshold": getattr(arguments, "confidence_threshold", _CONFIDENCE_THRESHOLD)
+        != _CONFIDENCE_THRESHOLD,
+        "--voxel": arguments.voxel is not None,
+        "--keep-flying-pixels": arguments.keep_flying_pixels,
+        "--remove-outliers": arguments.remove_outliers,
+    }
+    return [flag for flag, given in stated.items() if given]

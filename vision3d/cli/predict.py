@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vision3d.cli.options import add_cloud_options, add_model_options, cloud_options
+from vision3d.cli.options import (
+    add_calibration_options,
+    add_cloud_options,
+    add_model_options,
+    calibration_files,
+    check_cloud_options,
+    cloud_options,
+    stated_cloud_options,
+)
 from vision3d.cli.output import console, to_json
 
 
@@ -24,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("left", nargs="?", metavar="LEFT", help="left image, or the folder of the left images")
     parser.add_argument("right", nargs="?", metavar="RIGHT", help="right image, or the folder of the right images")
     parser.add_argument("--list", metavar="FILE", help="text file with one pair a line: LEFT RIGHT")
-    parser.add_argument("--calib", metavar="FILE", help="calibration of the pair: adds metric depth and cloud files")
+    add_calibration_options(parser, "calibration of the pair: adds metric depth and cloud files")
     parser.add_argument("--out", type=Path, default=Path("vision3d_out"), metavar="DIR", help="default: vision3d_out")
     add_model_options(parser)
     add_cloud_options(parser)
@@ -61,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Predict every pair, write a folder for each, and say where they are."""
     from vision3d.io.pairs import find_pairs, name_pairs
 
+    _check_options(arguments)
     pairs = find_pairs(arguments.left, arguments.right, arguments.list)
     folders = [arguments.out] if len(pairs) == 1 else [arguments.out / name for name in name_pairs(pairs)]
     with _output_folder(arguments.out):
@@ -70,6 +79,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json(reports[0] if len(pairs) == 1 else {"pairs": reports}))
     return 2 if any("error" in report for report in reports) else 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Refuse wrong values before the network is loaded; say once which options have no effect."""
+    from vision3d.errors import InputError
+
+    high = arguments.max_display
+    if high is not None and not 0 < high < float("inf"):
+        raise InputError(f"--max-display is {high:g}: pass a positive number of pixels")
+    check_cloud_options(arguments)
+    if calibration_files(arguments) is None and (flags := stated_cloud_options(arguments)):
+        print(f"vision3d: warning: {', '.join(flags)}: no effect without --calib FILE (no cloud)", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -119,7 +140,8 @@ def _predict(
         left,
         right,
         model=network,
-        calibration=arguments.calib,
+        calibration=calibration_files(arguments),
+        units=arguments.units,
         scale=arguments.scale,
         confidence=not arguments.no_confidence,
         precision=arguments.precision,

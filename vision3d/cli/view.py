@@ -39,6 +39,8 @@ def find_page(path: Path, out: Path | None = None) -> Path:
     """
     from vision3d.errors import FileFormatError
 
+    if not path.exists():
+        raise FileFormatError(f"{path}: does not exist: check the path")
     if path.is_dir():
         if (path / "view.html").is_file():
             return path / "view.html"

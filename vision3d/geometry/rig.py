@@ -33,7 +33,7 @@ def fit_rig_to_image(rig: StereoRig, width: int, height: int, source: str = "") 
     sx, sy = width / rig.size[0], height / rig.size[1]
     if abs(rig.size[0] * sy - width) <= 1 or abs(rig.size[1] * sx - height) <= 1:
         raise CalibrationError(
-            f"{text} (scaled by {sx:.4g}): scale the calibration with "
-            f"StereoRig.resized({width}, {height}), or resize the images"
+            f"{text} (scaled by {sx:.4g}): pass images of {rig.size[0]}x{rig.size[1]} (--scale S reduces them for the "
+            f"network alone), or scale the calibration with StereoRig.resized({width}, {height})"
         )
     raise CalibrationError(f"{text}: pass the calibration of these images (other shape: cropped or another camera)")

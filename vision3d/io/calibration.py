@@ -105,8 +105,9 @@ def _parse(path: Path, second: Path | None) -> Draft:
         if second is None:
             second = calibration_yaml.sibling(path)
         return calibration_yaml.parse(path, text, second, None if second is None else _text(second))
-    if re.fullmatch(r"[\s\d.eE+,;\[\]-]+", text):
-        return _parse_plain(path, text)
+    bare = re.sub(r"#.*", "", text)
+    if re.fullmatch(r"[\s\d.eE+,;\[\]-]+", bare):
+        return _parse_plain(path, bare)
     raise CalibrationError(f"{path}: unknown calibration format; {_FORMATS} are read")
 
 
@@ -206,10 +207,13 @@ def _baseline_in_metres(name: str, draft: Draft, units: str) -> float:
     unit = draft.unit if units == "auto" else units
     metres = value / 1000 if unit == "mm" else value
     if units == "auto" and draft.unit == "mm" and value < 1:
-        raise CalibrationError(f"{name}: a baseline of {value:g} mm is implausible; if it is in metres, say units='m'")
+        raise CalibrationError(
+            f"{name}: a baseline of {value:g} mm is implausible; if it is in metres, say --units m (units='m')"
+        )
     if units == "auto" and draft.unit == "m" and value >= 10:
         raise CalibrationError(
-            f"{name}: a baseline of {value:g} m is implausible; if it is in mm, say units='mm' (else units='m')"
+            f"{name}: a baseline of {value:g} m is implausible; if it is in mm, say --units mm (units='mm'), else "
+            "--units m (units='m')"
         )
     return metres
 

@@ -80,7 +80,7 @@ def parse(path: Path, text: str, second: Path | None, second_text: str | None) -
     if "left" in content and "right" in content and isinstance(content["left"], dict):
         return _from_ros(path, content["left"], path, content["right"])
     if "camera_matrix" in content or "projection_matrix" in content:
-        raise CalibrationError(f"{path}: holds one camera only; give the pair of files (left, right)")
+        raise CalibrationError(f"{path}: holds one camera only; give the pair of files (--calib LEFT --calib RIGHT)")
     return _from_opencv(path, content)
 
 

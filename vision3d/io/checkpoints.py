@@ -106,8 +106,8 @@ def load_into(model: nn.Module, state_dict: Mapping[str, torch.Tensor], identify
         identify: tells which network a state dict belongs to (what to print as the mend), or None if it cannot.
 
     Raises:
-        WeightsError: names are missing or unexpected, or shapes differ (the first few are listed), or values are not finite.
-            Nothing is loaded.
+        WeightsError: names are missing or unexpected, or shapes differ (the first few are listed), or values are not
+            finite. Nothing is loaded.
     """
     own = model.state_dict()
     missing = [name for name in own if name not in state_dict and not name.endswith("num_batches_tracked")]
