@@ -170,6 +170,15 @@ def test_names_that_are_not_utf8(samples: list[StereoSample], tmp_path: Path) ->
     assert data.scenes == ["toy_0l"]  # type: ignore[attr-defined]
 
 
+def test_a_skip_list_of_all_splits_is_known_in_each(samples: list[StereoSample], tmp_path: Path) -> None:
+    write_toy_tree("kitti2015", tmp_path, samples)
+    skip = tmp_path / "skip.txt"
+    skip.write_text("000001_10\n")  # of the validation split
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_dataset("kitti2015", tmp_path, "train", skip_file=skip).scenes == ["000000_10"]  # type: ignore[attr-defined]
+
+
 def test_options_and_splits_are_checked(samples: list[StereoSample], tmp_path: Path) -> None:
     write_toy_tree("sintel", tmp_path, samples)
     cases: list[tuple[Callable[[], object], str]] = [
@@ -187,6 +196,11 @@ def test_options_and_splits_are_checked(samples: list[StereoSample], tmp_path: P
         open_dataset("sintel", tmp_path, skip_file=skip)
     with pytest.raises(Vision3DError, match="no such file"):
         open_dataset("sintel", tmp_path, skip_file=tmp_path / "none.txt")
+    skip.write_text("toy_1/frame_0001\ntoy_1/frame_0099\n")
+    with pytest.warns(
+        UserWarning, match="a name of this skip list is not among the scenes of sintel, 'toy_1/frame_0099'"
+    ):
+        assert len(open_dataset("sintel", tmp_path, skip_file=skip)) == 1  # type: ignore[arg-type]
     hidden = tmp_path / "training/final_left/toy_1/._frame_0001.png"
     hidden.write_bytes(b"made by a file manager")
     assert len(open_dataset("sintel", tmp_path)) == 2  # type: ignore[arg-type]

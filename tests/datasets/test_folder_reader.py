@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vision3d.datasets.cache import write_pool
 from vision3d.datasets.folder import FolderStereo
-from vision3d.errors import CalibrationError, DisparityError, FileFormatError, ImageError, UnknownNameError
+from vision3d.datasets.registry import open_dataset
+from vision3d.datasets.synthetic import SceneOptions, make_scene
+from vision3d.errors import (
+    CalibrationError,
+    ConfigError,
+    DisparityError,
+    FileFormatError,
+    ImageError,
+    UnknownNameError,
+)
 from vision3d.io.disparity import write_disparity
 from vision3d.io.images import write_image
 
@@ -154,3 +164,44 @@ def test_real_scenes_without_index(shared: Path, tmp_path: Path) -> None:
     with_index = FolderStereo(shared / "data/stereo")
     for sample in FolderStereo(tmp_path):
         np.testing.assert_array_equal(sample.disparity, with_index[with_index.scenes.index(sample.scene)].disparity)
+
+
+def test_skip_file_and_on_error(tmp_path: Path) -> None:
+    for name in ("one/a", "one/b", "two/a", "two/b"):
+        add_scene(tmp_path, name)
+    (tmp_path / "one/b/right.png").unlink()
+    (tmp_path / "two/a/left.png").write_bytes(b"no image")
+    skip = tmp_path / "skip.txt"
+    skip.write_text("one/a  # blurred\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match="folder: 1 pairs skipped so far; .*one/b.*no such file"):
+        data = open_dataset("folder", tmp_path, skip_file=skip, on_error="skip")
+    assert isinstance(data, FolderStereo)
+    assert data.scenes == ["two/a", "two/b"]
+    with pytest.warns(UserWarning, match="folder: 2 pairs skipped so far"):
+        assert data[0].scene == "two/b"
+    assert list(data.skipped) == ["one/b", "two/a"]
+    skip.write_text("one/a\none/zz\none/yy\n", encoding="utf-8")
+    with pytest.warns(
+        UserWarning, match=r"skip\.txt: 2 names of this skip list are not .* folder, the first: 'one/yy'"
+    ):
+        assert FolderStereo(tmp_path, skip_file=skip).scenes == ["one/b", "two/a", "two/b"]
+    with pytest.raises(ConfigError, match="raise or skip"):
+        FolderStereo(tmp_path, on_error="ignore")  # type: ignore[arg-type]
+
+
+def test_skip_file_and_on_error_of_a_pool(tmp_path: Path) -> None:
+    scenes = [make_scene(seed, 32, 48, SceneOptions(max_disparity=(4.0, 8.0))) for seed in range(4)]
+    write_pool(tmp_path, scenes, shard_size=2)
+    names = [scene.scene for scene in scenes]
+    skip = tmp_path / "skip.txt"
+    skip.write_text(f"{names[1]}\n", encoding="utf-8")
+    data = open_dataset("pool", tmp_path, skip_file=skip)
+    assert [data[index].scene for index in range(3)] == [names[0], names[2], names[3]]
+    np.testing.assert_array_equal(data[1].left, scenes[2].left)
+    with pytest.raises(IndexError):
+        data[3]
+    (tmp_path / "shard00001.left.npy").write_bytes(b"")
+    with pytest.raises(FileFormatError, match="damaged shard"):
+        open_dataset("pool", tmp_path)
+    with pytest.warns(UserWarning, match="pool: 1 pairs skipped so far; .*shard00001: damaged shard"):
+        assert open_dataset("pool", tmp_path, on_error="skip").scenes == names[:2]  # type: ignore[attr-defined]

@@ -16,61 +16,86 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from torch.utils.data import Dataset
 
+from vision3d.datasets.pairs import OnError, SkippingReader, read_skip_file, warn_unknown_scenes
 from vision3d.errors import FileFormatError, InputError, OutputError
 from vision3d.types import StereoSample
 
 _PARTS = ("left", "right", "disparity")
 
 
-class PoolStereo(Dataset):
+class PoolStereo(SkippingReader):
     """The complete shards under a folder (searched in all its sub-folders, in the order of their names).
 
     Args:
         root: the pool's folder.
         shards: use the first ``shards`` only.
+        skip_file: text file with scenes to leave out, one a line, ``#`` begins a comment.
+        on_error: ``"raise"``: a damaged shard is an error; ``"skip"``: it is left out, with a warning.
+
+    Attributes:
+        scenes: the names of the pairs.
+        skipped: shard -> why it was skipped.
 
     Raises:
-        FileFormatError: no complete shard, or a damaged one.
+        FileFormatError: no complete shard, a damaged one, or no pair is left after skipping.
+        ConfigError: unknown ``on_error``.
     """
 
     name = "pool"
 
-    def __init__(self, root: str | Path, shards: int | None = None) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        shards: int | None = None,
+        *,
+        skip_file: str | os.PathLike[str] | None = None,
+        on_error: OnError = "raise",
+    ) -> None:
+        self._set_on_error(on_error)
         self.root = Path(root)
         names = [path.with_suffix("") for path in sorted(self.root.rglob("*.json"))][:shards]
-        self._shards = [_open_shard(name) for name in names]
-        if not self._shards:
+        if not names:
             raise FileFormatError(
                 f"{self.root}: no stereo pool here (*.json, *.left.npy ...): write one with write_pool"
             )
+        self._shards = self._open_shards(names)
         self._ends = list(accumulate(len(scenes) for _, scenes in self._shards))
+        left_out = read_skip_file(skip_file) if skip_file is not None else frozenset()
+        every = [scene for _, scenes in self._shards for scene in scenes]
+        if skip_file is not None:
+            warn_unknown_scenes(skip_file, left_out.difference(every), self.name)
+        self._rows = np.array([row for row, scene in enumerate(every) if scene not in left_out], dtype=np.int64)
+        self.scenes = [every[row] for row in self._rows]
+        if not self.scenes:
+            raise FileFormatError(f"{self.root}: no pair of {self.name} is left after skipping")
 
-    @property
-    def scenes(self) -> list[str]:
-        """The names of the pairs."""
-        return [scene for _, scenes in self._shards for scene in scenes]
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, index: int) -> StereoSample:
+    def read(self, index: int) -> StereoSample:
         """Return the pair; its arrays are read-only views of the files, read when used."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        shard = bisect.bisect_right(self._ends, index)
+        place = int(self._rows[index])
+        shard = bisect.bisect_right(self._ends, place)
         arrays, scenes = self._shards[shard]
-        row = index - (self._ends[shard - 1] if shard else 0)
+        row = place - (self._ends[shard - 1] if shard else 0)
         left, right, disparity = (array[row] for array in arrays)
         return StereoSample(left=left, right=right, disparity=disparity, scene=scenes[row])
+
+    def _open_shards(self, names: list[Path]) -> list[tuple[list[np.ndarray], list[str]]]:
+        shards = []
+        for name in names:
+            try:
+                shards.append(_open_shard(name))
+            except FileFormatError as error:
+                if self.on_error == "raise":
+                    raise
+                self._skip(name.name, str(error))
+        return shards
 
 
 def _open_shard(name: Path) -> tuple[list[np.ndarray], list[str]]:
     try:
         scenes = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))["scenes"]
         arrays = [np.load(f"{name}.{part}.npy", mmap_mode="r") for part in _PARTS]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise FileFormatError(f"{name}: damaged shard of a stereo pool ({error}): write it anew") from error
     left, right, disparity = arrays
     if left.shape != right.shape or left.shape[:3] != disparity.shape or len(scenes) != len(left):

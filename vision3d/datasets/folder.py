@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
 
+from vision3d.datasets.pairs import OnError, SkippingReader, read_skip_file, warn_unknown_scenes
 from vision3d.errors import DisparityError, FileFormatError, ImageError, UnknownNameError
 from vision3d.io.calibration import read_calibration
 from vision3d.io.disparity import read_disparity
@@ -30,7 +30,7 @@ _TRUTH_SUFFIXES = (".pfm", ".npz", ".npy", ".png", ".pgm", ".tiff", ".tif")
 _MASK_NAMES = ("nonocc.png", "mask0nocc.png")
 
 
-class FolderStereo(Dataset[StereoSample]):
+class FolderStereo(SkippingReader):
     """The pairs below a folder, as :class:`StereoSample`, sorted by name.
 
     ``ROOT/index.json``, where present, says for each scene which file is the truth and how it is encoded, and the
@@ -40,13 +40,18 @@ class FolderStereo(Dataset[StereoSample]):
     Args:
         root: the folder.
         exclude: names of sets (``middlebury2006``) or scenes (``middlebury2006/monopoly_third``) to leave out.
+        skip_file: text file with scenes (``set/scene``) to leave out, one a line, ``#`` begins a comment.
+        on_error: ``"raise"``: a pair that cannot be used is an error when it is read; ``"skip"``: pairs without a right
+            image are left out, damaged ones are replaced by the next one when read, with a warning that counts them.
 
     Attributes:
         name: ``folder``.
         scenes: list of ``set/scene``.
+        skipped: scene -> why it was skipped.
 
     Raises:
-        FileFormatError: the folder is missing or holds no pair, or ``index.json`` is illegal.
+        FileFormatError: the folder is missing or holds no pair, none is left after skipping, or an illegal index.json.
+        ConfigError: unknown ``on_error``.
         UnknownNameError: a name in ``exclude`` that is neither a set nor a scene.
 
     Example:
@@ -56,7 +61,15 @@ class FolderStereo(Dataset[StereoSample]):
 
     name = "folder"
 
-    def __init__(self, root: str | os.PathLike[str], exclude: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        exclude: Iterable[str] = (),
+        *,
+        skip_file: str | os.PathLike[str] | None = None,
+        on_error: OnError = "raise",
+    ) -> None:
+        self._set_on_error(on_error)
         self.root = Path(root)
         if not self.root.is_dir():
             raise FileFormatError(
@@ -73,11 +86,27 @@ class FolderStereo(Dataset[StereoSample]):
                 f"{root}: holds no stereo pair; <set>/<scene>/left.png and right.png are expected below it"
             )
         self.scenes = _without(found, [exclude] if isinstance(exclude, str) else list(exclude))
+        if skip_file is not None or on_error == "skip":
+            self.scenes = self._usable(self.scenes, skip_file)
 
-    def __len__(self) -> int:
-        return len(self.scenes)
+    def _usable(self, found: list[str], skip_file: str | os.PathLike[str] | None) -> list[str]:
+        """The scenes that are not on the skip list and, with ``on_error="skip"``, have both images."""
+        left_out = read_skip_file(skip_file) if skip_file is not None else frozenset()
+        if skip_file is not None:
+            warn_unknown_scenes(skip_file, left_out.difference(found), self.name)
+        scenes = [scene for scene in found if scene not in left_out]
+        if self.on_error == "skip":
+            lacking = [scene for scene in scenes if self._pair(self.root / scene, "right") is None]
+            for scene in lacking:
+                self.skipped[scene] = f"{self.root / scene / 'right.*'}: no such file; complete the pair"
+            if lacking:
+                self._warn(self.skipped[lacking[0]])
+            scenes = [scene for scene in scenes if scene not in self.skipped]
+        if not scenes:
+            raise FileFormatError(f"{self.root}: no pair of {self.name} is left after skipping")
+        return scenes
 
-    def __getitem__(self, index: int) -> StereoSample:
+    def read(self, index: int) -> StereoSample:
         """Read a pair with all that is known about it.
 
         Raises:

@@ -73,7 +73,67 @@ class PairEntry:
             yield self.rig
 
 
-class StereoPairs(Dataset[StereoSample]):
+class SkippingReader(Dataset[StereoSample]):
+    """What the options ``skip_file`` and ``on_error`` of the stereo readers do.
+
+    Attributes:
+        scenes: the names of the pairs.
+        on_error: ``raise`` or ``skip``.
+        skipped: scene -> why it was skipped.
+    """
+
+    name: ClassVar[str] = ""
+    scenes: list[str]
+    on_error: OnError
+    skipped: dict[str, str]
+
+    def _set_on_error(self, on_error: OnError) -> None:
+        if on_error not in ("raise", "skip"):
+            raise ConfigError(f"{self.name}: on_error '{on_error}' is unknown: choose raise or skip")
+        self.on_error, self.skipped = on_error, {}
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __iter__(self) -> Iterator[StereoSample]:
+        return (self[index] for index in range(len(self)))
+
+    def read(self, index: int) -> StereoSample:
+        """Read exactly this pair, whatever ``on_error`` is.
+
+        Raises:
+            ImageError, DisparityError, CalibrationError: a file that cannot be used or does not fit the others.
+        """
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> StereoSample:
+        """Read a pair; with ``on_error="skip"`` the next one that can be read.
+
+        Raises:
+            ImageError, DisparityError, CalibrationError: see ``read``.
+        """
+        number = len(self)
+        place = range(number)[index]
+        if self.on_error == "raise":
+            return self.read(place)
+        for step in range(number):
+            current = (place + step) % number
+            try:
+                return self.read(current)
+            except FileFormatError as error:
+                self._skip(self.scenes[current], str(error))
+        raise FileFormatError(f"none of the {number} pairs of {self.name} can be read; see the warnings")
+
+    def _skip(self, scene: str, message: str) -> None:
+        if scene not in self.skipped:
+            self.skipped[scene] = message
+            self._warn(message)
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(f"{self.name}: {len(self.skipped)} pairs skipped so far; {message}", stacklevel=3)
+
+
+class StereoPairs(SkippingReader):
     """A stereo data set in folders.
 
     Args:
@@ -95,7 +155,6 @@ class StereoPairs(Dataset[StereoSample]):
         ConfigError: unknown split or option.
     """
 
-    name: ClassVar[str] = ""
     splits: ClassVar[tuple[str, ...]] = ("train", "all")
     tree: ClassVar[str] = ""
 
@@ -108,11 +167,9 @@ class StereoPairs(Dataset[StereoSample]):
         on_error: OnError = "raise",
         **options: Any,
     ) -> None:
-        if on_error not in ("raise", "skip"):
-            raise ConfigError(f"{self.name}: on_error '{on_error}' is unknown: choose raise or skip")
-        self.root, self.on_error = Path(root), on_error
+        self._set_on_error(on_error)
+        self.root = Path(root)
         self.split = self._check_split(split)
-        self.skipped: dict[str, str] = {}
         _check_options(self.name, self.list_entries, options)
         if not self.root.is_dir():
             raise FileFormatError(f"{printable(root)}: no such folder; give the folder of {self.name}: {self.tree}")
@@ -122,6 +179,8 @@ class StereoPairs(Dataset[StereoSample]):
             raise FileFormatError(
                 f"{printable(root)}: holds no pair of {self.name} ({self.split}); expected: {self.tree}"
             )
+        if skip_file is not None and (unknown := left_out - {entry.scene for entry in found}):
+            warn_unknown_scenes(skip_file, unknown - self._scenes_elsewhere(options), self.name)
         self.entries = self._usable(entry for entry in found if entry.scene not in left_out)
         if not self.entries:
             raise FileFormatError(f"{printable(root)}: no pair of {self.name} ({self.split}) is left after skipping")
@@ -140,25 +199,16 @@ class StereoPairs(Dataset[StereoSample]):
         if value not in choices:
             raise ConfigError(f"{self.name}: {option} '{value}' is unknown: choose {' or '.join(choices)}")
 
-    def __len__(self) -> int:
-        return len(self.entries)
+    def read(self, index: int) -> StereoSample:
+        """See :func:`read_pair`."""
+        return read_pair(self.entries[index])
 
-    def __getitem__(self, index: int) -> StereoSample:
-        """Read a pair.
-
-        Raises:
-            ImageError, DisparityError, CalibrationError: a file that cannot be used or does not fit the others.
-        """
-        place = range(len(self.entries))[index]
-        if self.on_error == "raise":
-            return read_pair(self.entries[place])
-        for step in range(len(self.entries)):
-            entry = self.entries[(place + step) % len(self.entries)]
-            try:
-                return read_pair(entry)
-            except FileFormatError as error:
-                self._skip(entry.scene, str(error))
-        raise FileFormatError(f"{self.root}: none of the {len(self.entries)} pairs of {self.name} can be read")
+    def _scenes_elsewhere(self, options: dict[str, Any]) -> set[str]:
+        """The scenes of the other splits: a skip list may be written for all of them."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            others = (split for split in self.splits if split != self.split)
+            return {entry.scene for split in others for entry in self.list_entries(split, **options)}
 
     def _check_split(self, split: str) -> str:
         name = _SPLIT_NAMES.get(split.lower(), split.lower())
@@ -187,14 +237,6 @@ class StereoPairs(Dataset[StereoSample]):
             self.skipped.update((printable(entry.scene), message) for entry, message in problems)
             self._warn(problems[0][1])
         return usable
-
-    def _skip(self, scene: str, message: str) -> None:
-        if scene not in self.skipped:
-            self.skipped[scene] = message
-            self._warn(message)
-
-    def _warn(self, message: str) -> None:
-        warnings.warn(f"{self.name}: {len(self.skipped)} pairs skipped so far; {message}", stacklevel=3)
 
 
 def read_pair(entry: PairEntry) -> StereoSample:
@@ -237,6 +279,15 @@ def read_skip_file(path: str | os.PathLike[str]) -> frozenset[str]:
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path}: not a text file; write one scene a line") from error
     return frozenset(name for line in lines if (name := line.partition("#")[0].strip()))
+
+
+def warn_unknown_scenes(path: str | os.PathLike[str], unknown: Iterable[str], name: str) -> None:
+    """Warn once of the names of a skip list that are no scenes of the data set, if there are any."""
+    names = sorted(unknown)
+    if names:
+        count = f"{len(names)} names of this skip list are" if len(names) > 1 else "a name of this skip list is"
+        first = "the first: " if len(names) > 1 else ""
+        warnings.warn(f"{printable(path)}: {count} not among the scenes of {name}, {first}'{names[0]}'", stacklevel=3)
 
 
 def walk(root: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vision3d.datasets.orphans import find_orphans
-from vision3d.datasets.pairs import PairEntry, StereoPairs
+from vision3d.datasets.pairs import PairEntry, SkippingReader, StereoPairs
 from vision3d.datasets.photometric import Explanation, explain
 from vision3d.errors import CalibrationError, FileFormatError, Vision3DError
 from vision3d.io.calibration import read_calibration
@@ -193,7 +193,7 @@ def _check(data: Any, size: Size | None, index: int) -> PairCheck:
     scenes = getattr(data, "scenes", None)
     scene = str(scenes[index]) if scenes is not None and index < len(scenes) else str(index)
     try:
-        sample = data[index]
+        sample = data.read(index) if isinstance(data, SkippingReader) else data[index]
     except (FileFormatError, MemoryError) as error:
         return PairCheck(scene, (_unusable(scene, "", error),))
     if isinstance(sample, StereoSample):
