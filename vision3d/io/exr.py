@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from vision3d.errors import DisparityError, FileFormatError, InputError, Missing
 from vision3d.io.files import atomic_write, read_bytes
 
 _MAGIC = b"\x76\x2f\x31\x01"
+_lock = threading.Lock()
 
 
 def read_exr(path: str | os.PathLike[str], error: type[FileFormatError] = DisparityError) -> dict[str, np.ndarray]:
@@ -29,10 +33,33 @@ def read_exr(path: str | os.PathLike[str], error: type[FileFormatError] = Dispar
     if _magic(path, error) != _MAGIC:
         raise error(f"{path}: not an OpenEXR file; download it again")
     try:
-        channels = openexr.File(os.fspath(path), separate_channels=True).channels()
+        with _quiet():
+            channels = openexr.File(os.fspath(path), separate_channels=True).channels()
         return {name: np.asarray(channel.pixels, dtype=np.float32) for name, channel in channels.items()}
     except (RuntimeError, ValueError, TypeError, MemoryError) as problem:
         raise error(f"{path}: the OpenEXR file is truncated or damaged; download it again") from problem
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Send what the library writes to the file descriptor of stderr nowhere; the exception says what is wrong.
+
+    The descriptor belongs to the process, so one thread at a time.
+    """
+    with _lock:
+        try:
+            kept = os.dup(2)
+        except OSError:  # stderr is closed
+            yield
+            return
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _magic(path: str | os.PathLike[str], error: type[FileFormatError]) -> bytes:
