@@ -15,6 +15,7 @@ import numpy as np
 from vision3d.errors import FileFormatError, ImageError, InputError, OutputError
 from vision3d.io.files import atomic_write, read_bytes
 from vision3d.io.png import decode_png
+from vision3d.io.rare_images import decode_rare
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -90,15 +91,35 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
     """Read an image file as [H, W, 3] uint8 RGB.
 
     16-bit images keep their upper 8 bits, grey is replicated, alpha is dropped, and the EXIF orientation is applied.
+    Floating-point TIFF and HDR images hold values in [0, 1]; what is outside is clipped.
 
     Raises:
-        ImageError: missing, empty, truncated, too large, a floating-point image, or not an image at all.
+        ImageError: missing, empty, truncated, too large, floating-point values of unknown range, or not an image.
     """
     content = read_bytes(path, ImageError, "an image")
     pixels = decode_png(content, path)
     if pixels is not None and pixels.dtype == np.uint8:
         return pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)
+    if not _pillow_reads(content):
+        rare = decode_rare(content, path)
+        if rare is not None:
+            return as_image(rare)
     return _rgb_from_pil(load_pil(path, content=content), str(path))
+
+
+def _pillow_reads(content: bytes) -> bool:
+    """Whether Pillow knows the format and its range (not a floating-point TIFF); damaged files count as read."""
+    from PIL import Image, UnidentifiedImageError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            image = Image.open(io.BytesIO(content))
+        except UnidentifiedImageError:
+            return False
+        except (Image.DecompressionBombError, *_DECODER_ERRORS):
+            return True  # load_pil says what is wrong
+    return not (image.format == "TIFF" and image.mode == "F")
 
 
 def as_image(image: Any) -> np.ndarray:
@@ -138,9 +159,16 @@ def count_channels(image: Any) -> int:
 
     if isinstance(image, (str, os.PathLike)):
         try:
-            with Image.open(image) as opened:
-                return count_channels(opened)
-        except (OSError, UnidentifiedImageError) as problem:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with Image.open(image) as opened:
+                    return count_channels(opened)
+        except UnidentifiedImageError as problem:
+            rare = decode_rare(read_bytes(image, ImageError, "an image"), image)
+            if rare is None:
+                raise ImageError(f"{image}: cannot be read ({_line(problem)}); check the path") from problem
+            return 1 if rare.ndim == 2 else 3
+        except OSError as problem:
             raise ImageError(f"{image}: cannot be read ({_line(problem)}); check the path") from problem
     if hasattr(image, "getbands"):
         return 3 if image.mode == "P" else len(image.getbands())
