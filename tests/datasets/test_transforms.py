@@ -12,6 +12,7 @@ import pytest
 from vision3d.datasets import transforms
 from vision3d.datasets.augment import TRANSFORMS, Compose, make_transform, training_augmentation
 from vision3d.datasets.codecs import pinhole_rig
+from vision3d.datasets.synthetic import SceneOptions, make_scene
 from vision3d.errors import ConfigError, InputError, UnknownNameError
 from vision3d.geometry.disparity import disparity_to_depth
 from vision3d.types import StereoSample
@@ -167,6 +168,26 @@ def test_flip_swap(sample: StereoSample) -> None:
     )
     with pytest.raises(InputError, match="right view"):
         transforms.horizontal_flip_swap(replace(sample, right_disparity=None))
+
+
+def test_flip_swap_computes_the_occlusion_of_the_new_left_view() -> None:
+    scene = make_scene(7, 90, 160, SceneOptions(max_disparity=(12.0, 20.0)))
+    assert scene.occlusion is not None
+    assert scene.occlusion.mean() > 0.03
+    flipped = transforms.horizontal_flip_swap(scene)
+    assert flipped.occlusion is not None
+    assert flipped.disparity is not None
+    assert flipped.occlusion[np.arange(160) - flipped.disparity < 0].all()  # the match lies outside of the frame
+    # the warped right view equals the left one where both see the point
+    x = np.clip(np.rint(np.arange(160) - flipped.disparity).astype(int), 0, 159)
+    error = np.abs(np.take_along_axis(flipped.right, x[..., None], axis=1).astype(float) - flipped.left).mean(axis=-1)
+    assert error[flipped.occlusion].mean() > 2 * error[~flipped.occlusion].mean()
+    twice = transforms.horizontal_flip_swap(flipped)
+    assert (twice.occlusion == scene.occlusion).mean() > 0.97
+    assert transforms.horizontal_flip_swap(replace(scene, disparity=None)).occlusion is None
+    assert transforms.horizontal_flip_swap(replace(scene, occlusion=None)).occlusion is None
+    sparse = np.full_like(flipped.disparity, np.nan)
+    assert transforms.horizontal_flip_swap(replace(scene, right_disparity=sparse)).occlusion is None
 
 
 def test_vertical_flip(sample: StereoSample) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from vision3d.errors import InputError
+from vision3d.geometry.disparity import consistency
 from vision3d.types import Camera, StereoSample
 
 _MAPS = ("left", "right", "disparity", "occlusion", "right_disparity", "normals", "foreground")
+_DENSE = 0.9  # share of known pixels
 _LUMA = np.array([0.299, 0.587, 0.114])
 _PCA_VALUES = np.array([0.2175, 0.0188, 0.0045])
 _PCA_VECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
@@ -83,7 +85,9 @@ def vertical_flip(sample: StereoSample) -> StereoSample:
 def horizontal_flip_swap(sample: StereoSample) -> StereoSample:
     """Mirror the pair: the mirrored right view becomes the left one, so that disparities stay positive.
 
-    Normals, occlusion and foreground belong to the old left view and are dropped.
+    Normals and foreground belong to the old left view and are dropped. So does its occlusion: where the sample has one
+    and both disparities are dense (9 of 10 pixels known), that of the new left view is computed by their left-right
+    :func:`~vision3d.geometry.disparity.consistency` (1 px; unknown pixels count as hidden), else it is None.
 
     Raises:
         InputError: the disparity of the right view is not known.
@@ -95,17 +99,26 @@ def horizontal_flip_swap(sample: StereoSample) -> StereoSample:
     rig = sample.rig
     if rig is not None:
         rig = replace(rig, left=_turned(rig.right, sample, 0), right=_turned(rig.left, sample, 0))
+    disparity = _mirrored(sample.right_disparity)
+    right_disparity = None if sample.disparity is None else _mirrored(sample.disparity)
     return replace(
         sample,
         left=_mirrored(sample.right),
         right=_mirrored(sample.left),
-        disparity=_mirrored(sample.right_disparity),
-        right_disparity=None if sample.disparity is None else _mirrored(sample.disparity),
-        occlusion=None,
+        disparity=disparity,
+        right_disparity=right_disparity,
+        occlusion=None if sample.occlusion is None else _hidden(disparity, right_disparity),
         normals=None,
         foreground=None,
         rig=rig,
     )
+
+
+def _hidden(disparity: np.ndarray, right_disparity: np.ndarray | None) -> np.ndarray | None:
+    """The occlusion mask of the left view, or None where the maps are too sparse to tell it."""
+    if right_disparity is None or min(np.isfinite(item).mean() for item in (disparity, right_disparity)) < _DENSE:
+        return None
+    return consistency(disparity, right_disparity)[1]
 
 
 def _mirrored(values: np.ndarray) -> np.ndarray:
