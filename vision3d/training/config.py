@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
+import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -216,8 +218,10 @@ def config_from_dict(content: dict[str, Any], where: str = "recipe") -> TrainCon
     parser.add_class_arguments(TrainConfig, "recipe")
     try:
         instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes  # the name before 4.49
-        parsed = instantiate(parser.parse_object({"recipe": content}))
+        parsed = instantiate(parser.parse_object({"recipe": copy.deepcopy(content)}))
     except (ArgumentError, TypeError, ValueError) as error:
+        if wrong := _wrong_type(content, TrainConfig, ""):
+            raise ConfigError(f"{where}: {wrong}") from error
         text = " ".join(str(error).replace('"recipe.', '"').replace("recipe.", "").split())
         raise ConfigError(f"{where}: {text[:400]}") from error
     recipe = parsed.recipe
@@ -287,6 +291,64 @@ def _check_keys(content: Any, kind: Any, prefix: str, where: str) -> None:
     elif typing.get_origin(kind) is list and isinstance(content, list):
         for number, item in enumerate(content):
             _check_keys(item, typing.get_args(kind)[0], f"{prefix}{number}.", where)
+
+
+def _wrong_type(value: Any, kind: Any, key: str) -> str | None:
+    """The first value below ``key`` that is not of its type, in words, or None."""
+    arguments = typing.get_args(kind)
+    inner: list[tuple[Any, Any, str]] = []
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
+        known = _fields(kind)
+        inner = [(item, known[name], f"{key}.{name}".lstrip(".")) for name, item in value.items() if name in known]
+    elif typing.get_origin(kind) is list and isinstance(value, list):
+        inner = [(item, arguments[0], f"{key}.{number}") for number, item in enumerate(value)]
+    elif not _fits(value, kind):
+        return f"{key or 'the recipe'} must be {_in_words(kind)}, got {value!r}"
+    return next((wrong for part in inner if (wrong := _wrong_type(*part))), None)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type; text that reads as a number is one (YAML takes ``1e-3`` for text)."""
+    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
+    if kind is Any:
+        return True
+    if origin is Literal:
+        return value in arguments
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in arguments)
+    if origin is tuple:
+        return isinstance(value, (list, tuple)) and len(value) == len(arguments) and all(map(_fits, value, arguments))
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if origin is dict or dataclasses.is_dataclass(kind):
+        return isinstance(value, dict)
+    if kind in (int, float):
+        return _is_number(value, kind)
+    return isinstance(value, kind)
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    if isinstance(value, str):
+        try:
+            return kind(value) is not None
+        except ValueError:
+            return False
+    return isinstance(value, (int, kind)) and not isinstance(value, bool)
+
+
+def _in_words(kind: Any) -> str:
+    """A type as a user of recipes would say it."""
+    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    if kind in words:
+        return words[kind]
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_in_words(option) for option in arguments)
+    if origin is tuple:
+        return f"a list of {len(arguments)}, each {_in_words(arguments[0])}"
+    return f"a list, each {_in_words(arguments[0])}" if origin is list else "a group of options"
 
 
 def _check_kind(kind: str, where: str) -> None:
