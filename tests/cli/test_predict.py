@@ -341,3 +341,15 @@ def test_weights_that_are_not_finite(pair: Path, tmp_path: Path, capsys: pytest.
     assert main(["predict", *images, *options]) == 2
     assert f"'{name}' holds values that are not finite" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("suffix", ["hdr", "tiff", "pam"])
+def test_folders_of_rare_images(pair: Path, tmp_path: Path, suffix: str) -> None:
+    for side in ("left", "right"):
+        (tmp_path / side).mkdir()
+        image = cv2.imread(str(pair / side / "one.png"))
+        stored = image if suffix == "pam" else image.astype(np.float32) / 255
+        cv2.imwrite(str(tmp_path / side / f"one.{suffix}"), stored)
+    folders = [str(tmp_path / side) for side in ("left", "right")]
+    assert main(["predict", *folders, "--no-view", "--out", str(tmp_path / "out")]) == 0
+    assert np.nanmedian(read_disparity(tmp_path / "out" / "disparity.pfm")) == pytest.approx(8, abs=0.2)

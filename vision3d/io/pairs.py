@@ -10,7 +10,21 @@ from pathlib import Path
 
 from vision3d.errors import FileFormatError, InputError
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pnm")
+IMAGE_SUFFIXES = (
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".webp",
+    ".ppm",
+    ".pgm",
+    ".pnm",
+    ".pam",
+    ".hdr",
+    ".jp2",
+)
 
 Pair = tuple[Path, Path]
 
