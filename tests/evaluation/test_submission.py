@@ -260,3 +260,31 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 scenes, 2 files" in captured.out
     assert "incomplete, missing: train/delivery_area_1l" in captured.err
     assert (tmp_path / "o.zip").is_file()
+
+
+@pytest.mark.parametrize("allow_missing", [False, True])
+def test_no_scene_at_all_says_where_they_were_sought(tmp_path: Path, allow_missing: bool) -> None:
+    sample = make_scene(0, 32, 64, SceneOptions(max_disparity=(4.0, 8.0)))
+    write_toy_tree("kitti2015", tmp_path / "kitti", [sample])
+    write_toy_tree("middlebury_v3", tmp_path / "mb", [sample])
+
+    def message(benchmark: str, folder: str, size: str | None = None) -> str:
+        out = tmp_path / "out.zip"
+        with pytest.raises(InputError) as caught:
+            submit(Constant(), benchmark, tmp_path / folder, out, size=size, allow_missing=allow_missing)
+        return str(caught.value)
+
+    text = message("kitti2015", "kitti")
+    assert "kitti: holds none of the 200 scenes of KITTI 2015: there is no folder testing" in text
+    assert "allow" not in text
+    assert "there is no folder trainingQ or testQ" in message("middlebury", "mb", "Q")
+    assert "the folder trainingH lacks them, e.g. train/Adirondack" in message("middlebury", "mb", "H")
+
+
+def test_an_incomplete_archive_names_eight_scenes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = make_scene(0, 32, 64, SceneOptions(max_disparity=(4.0, 8.0)))
+    write_toy_tree("kitti2015", tmp_path / "kitti", [sample])
+    (tmp_path / "kitti/training").rename(tmp_path / "kitti/testing")
+    command = ["submit", "kitti2015", "--model", "covonet", "--root", str(tmp_path / "kitti"), "--allow-missing"]
+    assert main([*command, "--out", str(tmp_path / "out.zip")]) == 0
+    assert "test/000007_10, test/000008_10 and 191 more\n" in capsys.readouterr().err

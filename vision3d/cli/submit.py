@@ -37,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Predict, write, check, and say what the archive holds."""
-    from vision3d.evaluation.submission import submit
+    from vision3d.evaluation.submission import shortened, submit
 
     with console(stderr=True).status("loading") as status:
         done = submit(
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=lambda number, total, scene: status.update(f"{number + 1}/{total} {scene}"),
         )
     if done.missing:
-        print(f"vision3d: warning: incomplete, missing: {', '.join(done.missing)}", file=sys.stderr)
+        print(f"vision3d: warning: incomplete, missing: {shortened(done.missing)}", file=sys.stderr)
     if arguments.json:
         print(to_json(asdict(done)))
         return 0

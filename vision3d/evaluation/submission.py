@@ -62,6 +62,7 @@ class Benchmark:
         map_name: name of the disparity file, with {scene} and {method}; ``.png`` (KITTI codes) or ``.pfm``.
         time_name, time_text: of the file with the seconds, or empty.
         sizes: resolutions to choose from, or empty.
+        sources: folders of the data set that hold the scenes, with the field {size}.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Benchmark:
     time_name: str = ""
     time_text: str = "{seconds:.6g}\n"
     sizes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ("testing",)
 
     def files(self, split: str, scene: str, method: str, size: str) -> tuple[str, str]:
         """Names of the map and of the time file (empty: none) inside the archive."""
@@ -104,6 +106,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "disp0{method}.pfm",
             "time{method}.txt",
             sizes=("F", "H", "Q"),
+            sources=("training{size}", "test{size}"),
         ),
         Benchmark(
             "eth3d",
@@ -114,6 +117,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "{scene}.pfm",
             "{scene}.txt",
             "runtime {seconds:.6g}\n",
+            sources=("two_view_training", "two_view_test"),
         ),
     )
 }
@@ -208,7 +212,11 @@ def write_submission(
             for result in results:
                 _add(archive, rule, result, done, shapes, times)
         done.missing = missing_scenes(rule, done.scenes)
-        if not done.scenes or (done.missing and not allow_missing):
+        if not done.scenes:
+            raise InputError(
+                f"none of the scenes that {rule.title} expects was predicted, so there is nothing to write"
+            )
+        if done.missing and not allow_missing:
             raise InputError(_missing_text(rule, done.missing))
         check_archive(temporary, shapes, times)
         done.files, done.bytes = len(shapes) + len(times), temporary.stat().st_size
@@ -223,10 +231,15 @@ def missing_scenes(rule: Benchmark, scenes: Iterable[str]) -> list[str]:
     ]
 
 
+def shortened(names: list[str], most: int = 8) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def _missing_text(rule: Benchmark, missing: list[str]) -> str:
-    shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
     return (
-        f"{rule.title} expects {sum(map(len, rule.scenes.values()))} scenes, missing: {shown}; complete the data set, "
+        f"{rule.title} expects {sum(map(len, rule.scenes.values()))} scenes, missing: {shortened(missing)}; "
+        "complete the data set, "
         "or write an incomplete archive with allow_missing (--allow-missing), which the server refuses"
     )
 
@@ -410,6 +423,8 @@ def submit(
     rule = find_benchmark(benchmark)
     letter = (size or "H") if rule.sizes else ""
     scenes = list(_open(rule, root, letter))
+    if not scenes:
+        raise InputError(_none_text(rule, root, letter))
     missing = missing_scenes(rule, (f"{split}/{data.scenes[index]}" for split, data, index in scenes))
     if missing and not allow_missing:
         raise InputError(_missing_text(rule, missing))
@@ -427,6 +442,23 @@ def submit(
 
     label = method if method is not None else re.sub(r"[^A-Za-z0-9_-]", "-", name)
     return write_submission(out, benchmark, results(), method=label, size=letter, allow_missing=allow_missing)
+
+
+def _none_text(rule: Benchmark, root: str | os.PathLike[str] | None, size: str) -> str:
+    """That no scene of the server was found, and where they were sought."""
+    from vision3d.datasets.roots import find_root
+
+    folder = Path(find_root(rule.dataset, root))
+    names = [name.format(size=size) for name in rule.sources]
+    there = [name for name in names if any(folder.glob(name)) or any(folder.glob(f"MiddEval3/{name}"))]
+    split, scenes = next(iter(rule.scenes.items()))
+    text = f"the folder {' or '.join(there)} lacks them, e.g. {split}/{scenes[0]}"
+    if not there:
+        text = f"there is no folder {' or '.join(names)}"
+    total = sum(map(len, rule.scenes.values()))
+    return (
+        f"{folder}: holds none of the {total} scenes of {rule.title}: {text}; complete the data set or correct --root"
+    )
 
 
 def _open(rule: Benchmark, root: str | os.PathLike[str] | None, size: str) -> Iterator[tuple[str, Any, int]]:
