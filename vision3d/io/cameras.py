@@ -166,9 +166,10 @@ def read_middlebury_parameters(path: PathLike, image_size: tuple[int, int] | Non
         raise CameraFileError(f"{path}: {len(lines) - 1} rows, {count} expected; the file is truncated or damaged")
     cameras = {}
     for words in lines[1:]:
-        values = parse_numbers(path, words[1:], f"the row of {words[0]}")
+        row = f"the row of {words[0][:60]}"
+        values = parse_numbers(path, words[1:], row)
         if len(values) != 21:
-            raise CameraFileError(f"{path}: the row of {words[0]} has {len(values)} numbers, 21 (K, R, t) expected")
+            raise CameraFileError(f"{path}: {row} has {len(values)} numbers, 21 (K, R, t) expected")
         pose = np.eye(4)
         pose[:3, :3], pose[:3, 3] = np.reshape(values[9:18], (3, 3)), values[18:]
         cameras[words[0]] = make_camera(path, np.reshape(values[:9], (3, 3)), pose, image_size)
