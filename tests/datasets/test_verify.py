@@ -139,6 +139,32 @@ def test_faults_of_other_layouts(samples: list[StereoSample], tmp_path: Path) ->
     assert report.counts == {"orphan": 1, "missing": 1, "unreadable": 1}
 
 
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("disp_noc_0/000001_10.png", "occlusion"), ("calib_cam_to_cam/000001.txt", "calibration")],
+)
+def test_an_optional_file_that_others_have(file: str, kind: str, samples: list[StereoSample], tmp_path: Path) -> None:
+    write_toy_tree("kitti2015", tmp_path, samples)
+    (tmp_path / "training" / file).unlink()
+    report = verify_dataset(open_dataset("kitti2015", tmp_path, "all", on_error="skip"))
+    assert [(item.scene, item.kind) for item in report.problems] == [("000001_10", "missing")]
+    assert report.problems[0].file == str(tmp_path / "training" / file)
+    assert f"no {kind} file here, but other pairs have one" in report.problems[0].problem
+    for path in (tmp_path / "training" / file).parent.iterdir():
+        path.unlink()
+    assert verify_dataset(open_dataset("kitti2015", tmp_path, "all", on_error="skip")).problems == []
+
+
+def test_a_fault_of_a_file_that_two_maps_need_is_listed_once(samples: list[StereoSample], tmp_path: Path) -> None:
+    write_toy_tree("kitti2015", tmp_path, samples)
+    folder = tmp_path / "training/disp_occ_0"
+    write_disparity(folder / "000000_10.png", np.full((HEIGHT, WIDTH - 3), 5, np.float32))
+    write_image(folder / "000001_10.png", samples[1].left)
+    report = verify_dataset(open_dataset("kitti2015", tmp_path, "all", on_error="skip"))
+    assert [item.scene for item in report.problems] == ["000000_10", "000001_10"]
+    assert report.counts == {"size": 1, "unreadable": 1}
+
+
 def test_irs_partners(samples: list[StereoSample], tmp_path: Path) -> None:
     pytest.importorskip("OpenEXR")
     write_toy_tree("irs", tmp_path, samples)

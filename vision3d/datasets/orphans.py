@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Right images and maps whose left image is missing.
+"""Right images and maps whose left image is missing, and optional files that only some pairs of a folder lack.
 
 Readers list pairs by their left images, so such files are not seen by them. How the names of a data set correspond is
 learnt from its complete pairs: the parts of the path in which the partner differs from the left image.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vision3d.datasets.folder import FolderStereo
-from vision3d.datasets.pairs import StereoPairs, printable, walk
+from vision3d.datasets.pairs import PairEntry, StereoPairs, printable, walk
 
 _PARTS = re.compile(r"\d+|\D+")
 
@@ -58,6 +58,50 @@ def _pair_orphans(data: StereoPairs) -> Iterator[tuple[str, str]]:
                 found.setdefault(lefts[0], path)
     for left, partner in found.items():
         yield printable(Path(left).relative_to(data.root)), printable(partner)
+
+
+def find_incomplete(data: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield (scene, kind, file) for each optional map or calibration file that a pair lacks although others have it.
+
+    Others are the pairs whose left image lies in the same folder. ``kind`` is the field of the sample, or
+    ``calibration``; ``file`` is the missing one, or the folder where its name is not known.
+    """
+    if not isinstance(data, StereoPairs):
+        return
+    examples: dict[str, dict[str, tuple[str, str]]] = {}  # folder of left images -> kind -> (left image, file)
+    for entry in data.entries:
+        kinds = examples.setdefault(os.path.dirname(entry.left), {})
+        for kind, file in _optional(entry).items():
+            kinds.setdefault(kind, (entry.left, file))
+    for entry in data.entries:
+        kinds, own = examples[os.path.dirname(entry.left)], _optional(entry)
+        for kind, (left, file) in kinds.items():
+            if kind not in own:
+                yield printable(entry.scene), kind, printable(_counterpart(left, file, entry.left))
+
+
+def _optional(entry: PairEntry) -> dict[str, str]:
+    """Kind -> the file that it has for itself."""
+    seen: set[str] = set()
+    found = {}
+    for item in entry.maps:
+        files = (item.path, *item.more)
+        found[item.field] = next((file for file in files if file not in seen), item.path)
+        seen.update(files)
+    return {**found, "calibration": entry.rig} if isinstance(entry.rig, str) else found
+
+
+def _counterpart(left: str, partner: str, other: str) -> str:
+    """The file that is to the left image ``other`` what ``partner`` is to ``left``, or its folder."""
+    rule = _rule(partner, left)
+    found = _apply(rule, other) if rule is not None else None
+    if found is not None:
+        return found
+    folder, name = os.path.split(partner)
+    numbers = [re.search(r"\d+", os.path.basename(path)) for path in (left, other)]
+    if numbers[0] and numbers[1] and numbers[0][0] in name:
+        return os.path.join(folder, name.replace(numbers[0][0], numbers[1][0], 1))
+    return folder
 
 
 def _split(path: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vision3d.datasets.orphans import find_orphans
+from vision3d.datasets.orphans import find_incomplete, find_orphans
 from vision3d.datasets.pairs import PairEntry, SkippingReader, StereoPairs
 from vision3d.datasets.photometric import Explanation, explain
 from vision3d.errors import CalibrationError, FileFormatError, Vision3DError
@@ -129,6 +129,10 @@ def verify_dataset(
         PairProblem(missing, f"{missing}: no such file, but {partner} is there; complete the pair", "orphan", partner)
         for missing, partner in find_orphans(data)
     ]
+    report.problems += [
+        PairProblem(scene, f"{file}: no {kind} file here, but other pairs have one; complete the pair", "missing", file)
+        for scene, kind, file in find_incomplete(data)
+    ]
     total = len(data)
     for number, check in enumerate(_run(data, size, workers), 1):
         report.pairs.append(check)
@@ -212,14 +216,19 @@ def check_entry(entry: PairEntry, size: Size | None = None) -> PairCheck:
         *((item.field, item.path, item.read) for item in entry.maps),
     ]
     shape: tuple[int, ...] | None = None
+    faulty: set[str] = set()  # a file that two maps are read from is named once
     for name, path, read in readers:
+        if path in faulty:
+            continue
         try:
             values = read(path)
         except (FileFormatError, MemoryError) as error:
+            faulty.add(path)
             problems.append(_unusable(entry.scene, path, error))
             continue
         shape = shape or values.shape[:2]
         if values.shape[:2] != shape:
+            faulty.add(path)
             text = f"{path}: is {values.shape[1]}x{values.shape[0]}, the images are {shape[1]}x{shape[0]}"
             problems.append(PairProblem(entry.scene, text, "size", path))
             continue
