@@ -177,6 +177,16 @@ def test_readers_and_cards_agree(name: str) -> None:
     assert f"`{name}`" in (resource_folder("datasets") / "README.md").read_text()
 
 
+def test_data_list_of_a_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "list", "middlebury", "--json"]) == 0
+    names = [card["name"] for card in json.loads(capsys.readouterr().out)["datasets"]]
+    assert names == [name for name in list_datasets() if name.startswith("middlebury")]
+    assert main(["data", "list", "eth3d", "--json"]) == 0  # a family that is a data set too
+    assert json.loads(capsys.readouterr().out)["name"] == "eth3d"
+    assert main(["data", "list", "middelbury"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+
+
 def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "list", "--json"]) == 0
     names = [card["name"] for card in json.loads(capsys.readouterr().out)["datasets"]]

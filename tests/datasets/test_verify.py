@@ -18,6 +18,7 @@ from vision3d.datasets.registry import open_dataset
 from vision3d.datasets.synthetic import SceneOptions, make_scene
 from vision3d.datasets.toy import list_layouts, write_toy_tree
 from vision3d.datasets.verify import KINDS, find_problem, verify_dataset
+from vision3d.errors import InputError
 from vision3d.io.disparity import write_disparity
 from vision3d.io.images import read_image, write_image
 from vision3d.io.pfm import read_pfm, write_pfm
@@ -163,6 +164,12 @@ def test_a_fault_of_a_file_that_two_maps_need_is_listed_once(samples: list[Stere
     report = verify_dataset(open_dataset("kitti2015", tmp_path, "all", on_error="skip"))
     assert [item.scene for item in report.problems] == ["000000_10", "000001_10"]
     assert report.counts == {"size": 1, "unreadable": 1}
+
+
+@pytest.mark.parametrize("name", ["kitti2015", Path("some/folder")])
+def test_a_name_is_no_data_set(name: object) -> None:
+    with pytest.raises(InputError, match="a data set is expected, not its name: pass open_dataset"):
+        verify_dataset(name)
 
 
 def test_irs_partners(samples: list[StereoSample], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def add_list(actions: argparse._SubParsersAction[Any]) -> None:
     parser = actions.add_parser(
         "list", help="list the data sets, or show the card of one", description="List the data sets, or show one card."
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a data set, e.g. kitti2015")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a data set (kitti2015) or a family (middlebury)")
     parser.add_argument("--task", help="only those of this task: stereo, normals, mvs, panorama, nerf")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run_list)
@@ -26,14 +26,18 @@ def add_list(actions: argparse._SubParsersAction[Any]) -> None:
 
 def run_list(arguments: argparse.Namespace) -> int:
     """Print the table or the card."""
-    from vision3d.datasets.cards import load_dataset_card
+    from vision3d.datasets.cards import list_family, load_dataset_card
     from vision3d.datasets.registry import list_datasets
 
-    if arguments.name:
+    known = list_datasets(arguments.task)
+    family = (
+        [] if arguments.name in list_datasets() else [name for name in list_family(arguments.name) if name in known]
+    )
+    if arguments.name and not family:
         card = load_dataset_card(arguments.name)
         print(to_json(asdict(card))) if arguments.json else _print_card(card)
         return 0
-    cards = [load_dataset_card(name) for name in list_datasets(arguments.task)]
+    cards = [load_dataset_card(name) for name in family or known]
     if arguments.json:
         print(to_json({"datasets": [asdict(card) for card in cards]}))
     else:

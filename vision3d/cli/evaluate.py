@@ -52,7 +52,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--exclude", nargs="+", action="extend", default=[], metavar="SET", help="leave out these sets")
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N scenes")
-    parser.add_argument("--baseline", choices=["bm", "sgbm", "sgbm_hh"], help="also measure a matcher of OpenCV")
+    parser.add_argument(
+        "--baseline",
+        choices=["bm", "sgbm", "sgbm_hh"],
+        help="also measure a matcher of OpenCV; sgbm_hh pads the left border by the search range",
+    )
     parser.add_argument("--search", type=positive, metavar="PX", help="search range of the baseline (default 192)")
     parser.add_argument("--confidence", action="store_true", help="also judge the confidence (twice the time)")
     parser.add_argument("--scale", type=scale, default=1.0, help="resize the images by this factor first, or auto")

@@ -66,6 +66,11 @@ def load_dataset_card(name: str) -> DatasetCard:
     return DatasetCard(**content)
 
 
+def list_family(family: str) -> list[str]:
+    """The registered data sets whose card lies in the folder ``family`` (``middlebury``), sorted; none: empty."""
+    return sorted(name for name, (folder, _) in _cards().items() if folder == family)
+
+
 @cache
 def _cards() -> dict[str, tuple[str, dict[str, Any]]]:
     """name -> (family, fields): those of the card, overridden by those of its entry in ``readers``."""

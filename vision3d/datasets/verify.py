@@ -18,7 +18,7 @@ import numpy as np
 from vision3d.datasets.orphans import find_incomplete, find_orphans
 from vision3d.datasets.pairs import PairEntry, SkippingReader, StereoPairs
 from vision3d.datasets.photometric import Explanation, explain
-from vision3d.errors import CalibrationError, FileFormatError, Vision3DError
+from vision3d.errors import CalibrationError, FileFormatError, InputError, Vision3DError
 from vision3d.io.calibration import read_calibration
 from vision3d.io.files import atomic_write
 from vision3d.io.images import read_image
@@ -120,8 +120,12 @@ def verify_dataset(
         progress: called after each sample with the number of those done, of all, and its name.
 
     Raises:
+        InputError: ``data`` is a name or a folder instead of a data set.
         Vision3DError: a process was killed (too little memory).
     """
+    if isinstance(data, (str, os.PathLike)):
+        text = os.fspath(data)
+        raise InputError(f"'{text}': a data set is expected, not its name: pass open_dataset(name, root, 'all')")
     report = VerifyReport()
     for scene, message in getattr(data, "skipped", {}).items():
         report.problems.append(PairProblem(scene, message, "missing" if "no such file" in message else "unreadable"))
