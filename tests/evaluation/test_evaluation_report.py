@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -194,3 +195,30 @@ def test_browser_shows_and_sorts(page: Path, tmp_path: Path) -> None:
     picture = cv2.imread(str(target))
     assert picture is not None
     assert len(np.unique(picture.reshape(-1, 3) // 32, axis=0)) > 60  # pictures with colours, not an empty page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("confidence", [True, False])
+@pytest.mark.parametrize("baseline", [True, False])
+def test_rows_of_pictures_have_no_holes(page: Path, tmp_path: Path, confidence: bool, baseline: bool) -> None:
+    script = (
+        "<script>for (const maps of document.querySelectorAll('.maps')) {"
+        f"if (!{str(confidence).lower()}) maps.querySelector('.confidence').remove();"
+        f"if (!{str(baseline).lower()}) {{ maps.classList.remove('two');"
+        "maps.querySelectorAll('.baseline, .baseline-error').forEach((item) => item.remove()); } }"
+        "const rows = {}; for (const item of document.querySelector('.maps').children) {"
+        "const box = item.getBoundingClientRect(); (rows[Math.round(box.top)] ??= []).push(Math.round(box.left)); }"
+        "document.body.dataset.rows = JSON.stringify(Object.values(rows).map((row) => row.sort((a, b) => a - b)));"
+        "</script></body>"
+    )
+    driven = tmp_path / "driven.html"
+    driven.write_text(page.read_text(encoding="utf-8").replace("</body>", script), encoding="utf-8")
+    call = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1300,900", "--dump-dom"]
+    done = subprocess.run([*call, driven.as_uri()], capture_output=True, text=True, timeout=90, check=False)
+    match = re.search(r'data-rows="([^"]*)"', done.stdout)
+    assert match is not None, done.stderr[-500:]
+    rows = json.loads(match[1])
+    assert [len(row) for row in rows] == ([3 + confidence, 3] if baseline else [4 + confidence])
+    for row in rows:
+        assert row == rows[0][: len(row)]  # every row begins at the left
