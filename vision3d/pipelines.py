@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_STEREO_MODEL", "StereoResult", "load_stereo_model", "predict_stereo"]
 
 DEFAULT_STEREO_MODEL = "covonet"
+_FARTHEST = 0.05  # pixels of disparity below which a point is too far away for its depth to mean anything
 _CONSISTENT_PIXELS = 1.0  # tolerance of the left-right check, pixels of the network's input
 
 
@@ -200,7 +201,9 @@ def _run(
 def _depth(disparity: np.ndarray, rig: StereoRig | None) -> np.ndarray | None:
     if rig is None:
         return None
-    return np.asarray(disparity_to_depth(disparity, rig), dtype=np.float32)
+    depth = np.asarray(disparity_to_depth(disparity, rig), dtype=np.float32)
+    depth[disparity + rig.doffs < _FARTHEST] = np.nan
+    return depth
 
 
 def _result_warnings(network: nn.Module, disparity: np.ndarray, scale: float) -> list[str]:

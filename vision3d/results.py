@@ -40,7 +40,8 @@ class StereoResult:
         image, right: the pair, [H, W, 3] uint8 RGB.
         confidence: [H, W] float32 in [0, 1], or None where it was switched off.
         occlusion: [H, W] bool, True where the left pixel has no consistent partner in the right view, or None.
-        depth: [H, W] float32 metres, NaN where unknown, or None without calibration.
+        depth: [H, W] float32 metres, NaN where unknown or beyond measure (disparity below 0.05 px), or None without
+            calibration.
         rig: the calibration of these images, or None.
         warnings: doubts about the pair, one sentence each.
         seconds: time of the network passes.

@@ -58,11 +58,12 @@ class CloudViewer {
   reset() {
     // The camera starts where the left camera stood, moved a little to the side so that the depth is seen.
     this.target = [...this.cloud.center];
-    this.distance = Math.max(Math.hypot(...this.target), 0.3 * this.cloud.radius);
+    // A little behind and beside the camera that took the picture: nothing can stand in the way there.
+    this.distance = 1.2 * Math.max(Math.hypot(...this.target), 0.3 * this.cloud.radius);
     if (this.distance > 8 * this.cloud.radius) this.distance = 2.6 * this.cloud.radius;
     this.home = this.distance;
-    this.yaw = -0.35;
-    this.pitch = 0.18;
+    this.yaw = -0.16;
+    this.pitch = 0.07;
     this.request();
   }
 
