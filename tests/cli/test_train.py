@@ -41,12 +41,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], str | N
 def test_overrides_stand_anywhere(arguments: list[str], calls: list[object]) -> None:
     assert main(["train", *arguments]) == 0
     assert script(arguments) == 0
-    assert calls == [("r.yaml", ["a.b=1", "c=[2, 3]"], "auto")] * 2
+    assert calls == [(Path("r.yaml"), ["a.b=1", "c=[2, 3]"], "auto")] * 2
 
 
 def test_a_value_may_hold_any_text(calls: list[object]) -> None:
     assert main(["train", "r.yaml", "--set.model.pretrained=--set.x=-1"]) == 0
-    assert calls == [("r.yaml", ["model.pretrained=--set.x=-1"], None)]
+    assert calls == [(Path("r.yaml"), ["model.pretrained=--set.x=-1"], None)]
 
 
 @pytest.mark.parametrize(

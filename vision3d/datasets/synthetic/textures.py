@@ -168,9 +168,12 @@ def recolor(texture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     level = float(rng.uniform(40, 215)) if contrast < 0.8 else 128.0
     table = np.clip((ramp[:, None] - 128.0) * contrast + level + offset, 0, 255).astype(np.uint8)
     if rng.random() < 0.5:
-        texture = texture[..., rng.permutation(3)]
+        order = rng.permutation(3)
+        permuted = np.empty_like(texture)
+        cv2.mixChannels([texture], [permuted], [int(v) for pair in zip(order, range(3), strict=True) for v in pair])
+        texture = permuted
     if rng.random() < 0.15:
         table = table[::-1]
     if rng.random() < 0.3:
-        texture = np.repeat(texture[..., :1], 3, axis=2)
-    return cv2.LUT(np.ascontiguousarray(texture), np.ascontiguousarray(table)[:, None, :])
+        texture = cv2.cvtColor(cv2.extractChannel(texture, 0), cv2.COLOR_GRAY2RGB)
+    return cv2.LUT(texture, np.ascontiguousarray(table)[:, None, :])
