@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vision3d.cli.data_sets import add_list
 from vision3d.cli.data_verify import add_verify
+from vision3d.cli.options import positive
 from vision3d.cli.output import console
 
 if TYPE_CHECKING:
@@ -51,14 +52,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="of sceneflow (default TRAIN)")
     synthesize.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     synthesize.set_defaults(run=run_synthesize)
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
 
 
 def image_size(text: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vision3d.cli.options import scale
+from vision3d.cli.options import positive, scale
 from vision3d.cli.output import console, to_json
 
 COLUMNS = ("epe", "bad1", "bad2", "bad3", "d1", "seconds")
@@ -70,14 +70,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="print one JSON object on stdout, or write it to FILE (the table is printed as well then)",
     )
     parser.set_defaults(run=run)
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
 
 
 def reader_options(pairs: list[str]) -> dict[str, Any]:
@@ -146,7 +138,9 @@ def _gallery(arguments: argparse.Namespace) -> Any:
     if arguments.dataset == "folder":
         return Gallery()
     from vision3d.evaluation.protocols import find_protocol
+    from vision3d.pipelines import DEFAULT_STEREO_MODEL
 
+    model = arguments.model or DEFAULT_STEREO_MODEL
     rule = find_protocol(arguments.dataset, arguments.protocol)
     return Gallery(figure=rule.figure, region=rule.region, protocol=rule)
 
@@ -157,7 +151,7 @@ def _evaluate(arguments: argparse.Namespace, common: dict[str, Any]) -> dict[str
         from vision3d.evaluation.dataset import evaluate_dataset
 
         return evaluate_dataset(
-            arguments.model,
+            model,
             arguments.dataset,
             arguments.root,
             split=arguments.split,
@@ -173,7 +167,7 @@ def _evaluate(arguments: argparse.Namespace, common: dict[str, Any]) -> dict[str
     for flag in ("split", "protocol", "option", "search"):
         if getattr(arguments, flag):
             raise InputError(f"--{flag} does not go with the data set folder: name another one with --dataset")
-    return evaluate_folder(arguments.model, find_root("folder", arguments.root), **common)
+    return evaluate_folder(model, find_root("folder", arguments.root), **common)
 
 
 def _print_headline(report: dict[str, Any]) -> None:

@@ -15,6 +15,14 @@ def scale(text: str) -> float | str:
     return text if text == "auto" else float(text)
 
 
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """``--model --weights --scale --device --precision --force --no-confidence``."""
     parser.add_argument("--model", metavar="NAME", help="a network or NAME.TAG (default: covonet)")
