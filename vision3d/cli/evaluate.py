@@ -138,14 +138,15 @@ def _gallery(arguments: argparse.Namespace) -> Any:
     if arguments.dataset == "folder":
         return Gallery()
     from vision3d.evaluation.protocols import find_protocol
-    from vision3d.pipelines import DEFAULT_STEREO_MODEL
 
-    model = arguments.model or DEFAULT_STEREO_MODEL
     rule = find_protocol(arguments.dataset, arguments.protocol)
     return Gallery(figure=rule.figure, region=rule.region, protocol=rule)
 
 
 def _evaluate(arguments: argparse.Namespace, common: dict[str, Any]) -> dict[str, Any]:
+    from vision3d.pipelines import DEFAULT_STEREO_MODEL
+
+    model = arguments.model or DEFAULT_STEREO_MODEL
     options = reader_options(arguments.option)
     if arguments.dataset != "folder":
         from vision3d.evaluation.dataset import evaluate_dataset
