@@ -130,12 +130,34 @@ class StereoOutput:
         confidence: [B, 1, H, W] in [0, 1], or None.
         stages: training mode only: one pyramid (finest first) for each supervised stage, the last being the answer.
         auxiliary: training mode only: further tensors that the network's own loss needs, by name.
+        normals: [B, 3, H, W] unit surface normals towards the camera, left camera axes, or None.
     """
 
     disparity: torch.Tensor
     pyramid: list[torch.Tensor]
     confidence: torch.Tensor | None = None
     stages: list[list[torch.Tensor]] = field(default_factory=list)
+    auxiliary: dict[str, torch.Tensor] = field(default_factory=dict)
+    normals: torch.Tensor | None = None
+
+
+@dataclass
+class DepthOutput:
+    """What multi-view and panorama networks return.
+
+    Attributes:
+        depth: [B, 1, H, W]; z-depth of the reference view in the unit of its cameras, or distance along the ray of a
+            panorama in metres.
+        confidence: [B, 1, H, W] in [0, 1], or None.
+        iterations: the depth maps of each step of an iterative network, first step first, each at its own resolution.
+        faces: panoramas: [B, F] distance at each face of the spherical mesh, or None.
+        auxiliary: training mode only: further tensors that the network's own loss needs, by name.
+    """
+
+    depth: torch.Tensor
+    confidence: torch.Tensor | None = None
+    iterations: list[torch.Tensor] = field(default_factory=list)
+    faces: torch.Tensor | None = None
     auxiliary: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
