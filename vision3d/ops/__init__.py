@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from vision3d.ops.correlation import correlation_1d, correlation_2d
 from vision3d.ops.cost_volume import concatenation_volume, difference_volume, groupwise_correlation
+from vision3d.ops.deformable import deform_conv2d
 from vision3d.ops.padding import Padding, pad_to_multiple, resize_disparity
 from vision3d.ops.regression import disparity_regression
 from vision3d.ops.upsampling import convex_upsample
@@ -16,6 +17,7 @@ __all__ = [
     "convex_upsample",
     "correlation_1d",
     "correlation_2d",
+    "deform_conv2d",
     "difference_volume",
     "disparity_regression",
     "groupwise_correlation",
