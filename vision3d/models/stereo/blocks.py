@@ -30,13 +30,13 @@ def fusion(in_channels: int, out_channels: int) -> nn.ConvTranspose2d:
 
 
 class Predictor(nn.Conv2d):
-    """3x3 convolution to one disparity map, without bias (``pred_flow``, ``pred_res``).
+    """3x3 convolution to one disparity map (or ``out_channels`` maps), without bias (``pred_flow``, ``pred_res``).
 
     It leaves autocast: a disparity of 100 px has steps of 0.5 px in bfloat16.
     """
 
-    def __init__(self, in_channels: int) -> None:
-        super().__init__(in_channels, 1, 3, 1, 1, bias=False)
+    def __init__(self, in_channels: int, out_channels: int = 1) -> None:
+        super().__init__(in_channels, out_channels, 3, 1, 1, bias=False)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         with without_autocast(input):

@@ -24,12 +24,13 @@ from vision3d.registry import register_model
 CORRELATION_BINS = 40
 _REDIRECTED = 32
 
-_FULL = UNetWidths((64, 128, 256, 512, 512, 1024), 256, (512, 256, 128, 64, 32, 16))
+FULL_WIDTHS = UNetWidths((64, 128, 256, 512, 512, 1024), 256, (512, 256, 128, 64, 32, 16))
 _MOBILE_1 = UNetWidths((64, 128, 256, 256, 512, 512), 128, (256, 128, 64, 32, 16, 16), refined=())
 _MOBILE_2 = UNetWidths((16, 32, 64, 128, 256, 512), 64, (256, 128, 64, 32, 16, 16), refined=())
 
 
-def _stage_one(widths: UNetWidths) -> CorrelationUNet:
+def correlation_stage(widths: UNetWidths) -> CorrelationUNet:
+    """Stage 1: DispNetC with residual blocks (shared with DTN-Net)."""
     features = widths.encoder[2]
     entry: dict[str, nn.Module] = {
         **extractor_layers(3, widths, ResBlock),
@@ -50,7 +51,7 @@ class FADNet(DisparityNetwork):
     def __init__(self, stage_one: UNetWidths, stage_two: UNetWidths, warp: WarpRule) -> None:
         mean_finest = (stage_one.encoder[0] + stage_two.encoder[0]) // 2
         super().__init__(warp, max_disparity=192, finest_channels=mean_finest)
-        self.dispnetc = _stage_one(stage_one)
+        self.dispnetc = correlation_stage(stage_one)
         self.dispnetres = RefinementUNet(stage_two, ResBlock)
         initialize_kaiming(self)
 
@@ -71,7 +72,7 @@ def fadnet(*, align_corners: bool = True, padding_mode: str = "border", epsilon:
             epsilon=1e-8``.
         epsilon: added below the root of the error norm.
     """
-    return FADNet(_FULL, _FULL, WarpRule(align_corners, padding_mode, epsilon))
+    return FADNet(FULL_WIDTHS, FULL_WIDTHS, WarpRule(align_corners, padding_mode, epsilon))
 
 
 @register_model(task="stereo", family="fadnet")

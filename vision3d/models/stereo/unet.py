@@ -132,10 +132,16 @@ class UNet(nn.Module):
             features.append(x)
         return features
 
-    def decode(self, scales: list[torch.Tensor], base: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    def decode(
+        self,
+        scales: list[torch.Tensor],
+        base: list[torch.Tensor] | None = None,
+        collected: list[torch.Tensor] | None = None,
+    ) -> list[torch.Tensor]:
         """Seven raw maps, finest first, from the left image and the features of scales 1 to 6.
 
-        The prediction of a scale is added to ``base`` of that scale, and the next finer scale sees the sum.
+        The prediction of a scale is added to ``base`` of that scale, and the next finer scale sees the sum. A list
+        ``collected`` receives the decoder's features of scales 0 to 5 (which are not kept otherwise).
         """
         features = scales[6]
         maps = [self._predict(6, features, base)]
@@ -144,6 +150,8 @@ class UNet(nn.Module):
             disparity = getattr(self, f"upflow{scale + 1}to{scale}")(maps[0])
             joined = torch.cat((up, disparity.to(up.dtype), scales[scale].to(up.dtype)), dim=1)
             features = getattr(self, f"iconv{scale}")(joined)
+            if collected is not None:
+                collected.insert(0, features)
             maps.insert(0, self._predict(scale, features, base))
         return maps
 
@@ -173,19 +181,27 @@ class CorrelationUNet(UNet):
         self.correlation_bins = correlation_bins
         self.beyond_width = beyond_width
 
-    def forward(self, image: torch.Tensor, left: list[torch.Tensor], right: torch.Tensor) -> list[torch.Tensor]:
+    def forward(
+        self,
+        image: torch.Tensor,
+        left: list[torch.Tensor],
+        right: torch.Tensor,
+        collected: list[torch.Tensor] | None = None,
+    ) -> list[torch.Tensor]:
         """Seven maps, finest first.
 
         Args:
             image: the normalised left image, [B, 3, H, W].
             left: left features of scales 1 to 3.
             right: right features of scale 3.
+            collected: a list that receives the decoder's features of scales 0 to 5.
         """
         correlation = correlation_1d(left[2], right, self.correlation_bins, beyond_width=self.beyond_width)
         redirected = self.conv_redir(left[2])
         joined = torch.cat((redirected, F.leaky_relu(correlation, LEAKY_SLOPE).to(redirected.dtype)), dim=1)
         context = self.conv3_1(joined)
-        maps = self.decode([image, *left[:2], context, *self.encode(context, first_scale=4)])
+        scales = [image, *left[:2], context, *self.encode(context, first_scale=4)]
+        maps = self.decode(scales, collected=collected)
         return [F.relu(maps[0]), *maps[1:]]
 
 
@@ -257,7 +273,7 @@ class DisparityNetwork(nn.Module):
         Raises:
             InputError: shapes that do not fit.
         """
-        _check_pair(left, right, self.size_multiple)
+        check_pair(left, right, self.size_multiple)
         stages = self.predict_stages(self.normalization(left), self.normalization(right))
         return StereoOutput(disparity=stages[-1][0], pyramid=stages[-1], stages=stages if self.training else [])
 
@@ -280,7 +296,8 @@ class DisparityNetwork(nn.Module):
         return state_dict
 
 
-def _check_pair(left: torch.Tensor, right: torch.Tensor, multiple: int) -> None:
+def check_pair(left: torch.Tensor, right: torch.Tensor, multiple: int) -> None:
+    """Raise InputError unless both views are [B, 3, H, W] of one size with sides that are multiples of ``multiple``."""
     if left.dim() != 4 or left.shape[1] != 3:
         raise InputError(f"left must be [B, 3, H, W], got {list(left.shape)}: pass RGB images with a batch axis")
     if left.shape != right.shape:
