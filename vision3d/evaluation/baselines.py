@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from vision3d.errors import InputError, UnknownNameError
+from vision3d.ops.semi_global import SPECKLE_PIXELS, SPECKLE_RANGE, match_all_directions, semi_global_matcher
 
 BASELINES = ("bm", "sgbm", "sgbm_hh")
 DEFAULT_SEARCH = 192
@@ -54,19 +55,16 @@ def _matched(name: str, left: np.ndarray, right: np.ndarray, search: int) -> np.
     """[H, W] float32 disparity, NaN where the matcher has no answer."""
     import cv2
 
-    if left.shape[1] <= search and name != "sgbm_hh":
+    if name == "sgbm_hh":
+        return match_all_directions(left, right, search)
+    if left.shape[1] <= search:
         return np.full(left.shape[:2], np.nan, dtype=np.float32)  # no column has the whole search range
     if name == "bm":
         matcher = _block_matcher(search)
         left, right = (cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) for image in (left, right))
-    elif name == "sgbm":
-        matcher = _semi_global_matcher(search, 5, cv2.STEREO_SGBM_MODE_SGBM_3WAY)
     else:
-        matcher = _semi_global_matcher(search, 3, cv2.STEREO_SGBM_MODE_HH)
-        left, right = (cv2.copyMakeBorder(i, 0, 0, search, 0, cv2.BORDER_REPLICATE) for i in (left, right))
+        matcher = semi_global_matcher(search, 5, cv2.STEREO_SGBM_MODE_SGBM_3WAY)
     fixed_point = matcher.compute(left, right).astype(np.float32)
-    if name == "sgbm_hh":
-        fixed_point = fixed_point[:, search:]
     return np.where(fixed_point < 0, np.float32(np.nan), fixed_point / 16)
 
 
@@ -81,21 +79,3 @@ def _block_matcher(search: int):  # type: ignore[no-untyped-def]  # cv2.StereoBM
     matcher.setSpeckleRange(SPECKLE_RANGE)
     matcher.setDisp12MaxDiff(1)
     return matcher
-
-
-def _semi_global_matcher(search: int, block: int, mode: int):  # type: ignore[no-untyped-def]  # cv2.StereoSGBM
-    import cv2
-
-    return cv2.StereoSGBM.create(
-        minDisparity=0,
-        numDisparities=search,
-        blockSize=block,
-        P1=24 * block**2,
-        P2=96 * block**2,
-        disp12MaxDiff=1,
-        preFilterCap=63,
-        uniquenessRatio=10,
-        speckleWindowSize=SPECKLE_PIXELS,
-        speckleRange=SPECKLE_RANGE,
-        mode=mode,
-    )

@@ -8,6 +8,7 @@ from vision3d.ops.cost_volume import concatenation_volume, difference_volume, gr
 from vision3d.ops.deformable import deform_conv2d
 from vision3d.ops.padding import Padding, pad_to_multiple, resize_disparity
 from vision3d.ops.regression import disparity_regression
+from vision3d.ops.semi_global import semi_global_matching
 from vision3d.ops.upsampling import convex_upsample
 from vision3d.ops.warping import warp_by_disparity
 
@@ -23,5 +24,6 @@ __all__ = [
     "groupwise_correlation",
     "pad_to_multiple",
     "resize_disparity",
+    "semi_global_matching",
     "warp_by_disparity",
 ]
