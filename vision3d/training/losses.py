@@ -122,38 +122,57 @@ _FAR_SLOPE = 0.05  # slope of CostVolumeLoss beyond its reach
 class CostVolumeLoss:
     """Loss of networks that score disparity bins and refine the best one (CoVoNet).
 
-    ``classification * cross_entropy(logits, truth) + first * smooth_l1(stage 1) + smooth_l1(stage 2)`` over the valid
-    pixels; each stage's first map has full size. The target of the cross-entropy is the truth at the centre of each
+    ``classification * cross_entropy(logits, truth) + first * smooth_l1(earlier stages) + smooth_l1(last stage)`` over
+    the valid pixels; each stage's first map has full size. Where the network rates its answer, ``confidence`` times the
+    binary cross-entropy of "the error is below one pixel" is added. The target of the cross-entropy is the truth at the centre of each
     coarse cell, shared linearly between the two bins beside it, so that the scores stay one-peaked at depth edges.
     An answer taken around a wrong bin cannot be mended by regression, so errors beyond ``reach`` weigh little there and
     are left to the cross-entropy.
 
     Args:
         classification: weight of the cross-entropy.
-        first: weight of the unrefined map.
+        first: weight of each map before the last.
         max_disparity: truth at or above it is left out.
         reach: error in pixels beyond which the smooth L1 loss is almost flat.
+        confidence: weight of the confidence.
     """
 
     def __init__(
-        self, classification: float = 3.0, first: float = 0.5, max_disparity: float = 192.0, reach: float = 8.0
+        self,
+        classification: float = 3.0,
+        first: float = 0.5,
+        max_disparity: float = 192.0,
+        reach: float = 8.0,
+        confidence: float = 0.5,
     ) -> None:
-        self.classification, self.first = classification, first
+        self.classification, self.first, self.confidence = classification, first, confidence
         self.max_disparity, self.reach = float(max_disparity), float(reach)
 
     def __call__(self, output: StereoOutput, batch: StereoBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the total and its three parts.
+        """Return the total and its parts.
 
         Raises:
-            InputError: the network returned no scores or stages.
+            InputError: the network returned no scores or fewer than two stages.
         """
-        if len(output.stages) != 2 or "logits" not in output.auxiliary:
+        if len(output.stages) < 2 or "logits" not in output.auxiliary:
             raise InputError("the network returned no bin scores and two stages: choose another loss for it")
         truth = batch.disparity.float()
-        first, final = (self._smooth_l1(stage[0].float(), truth) for stage in output.stages)
+        *earlier, final = (self._smooth_l1(stage[0].float(), truth) for stage in output.stages)
+        first = torch.stack(earlier).sum()
         entropy = self._cross_entropy(output.auxiliary["logits"].float(), truth)
         parts = {"loss_bins": entropy.detach(), "loss_first": first.detach(), "loss_final": final.detach()}
-        return self.classification * entropy + self.first * first + final, parts
+        total = self.classification * entropy + self.first * first + final
+        if "confidence_logits" in output.auxiliary:
+            rating = self._rating(output.auxiliary["confidence_logits"], output.disparity.detach(), truth)
+            parts["loss_confidence"] = rating.detach()
+            total = total + self.confidence * rating
+        return total, parts
+
+    def _rating(self, logits: Tensor, disparity: Tensor, truth: Tensor) -> Tensor:
+        valid = self._valid(truth)
+        good = ((disparity - truth).abs() < 1.0).to(logits.dtype)  # False for NaN
+        losses = F.binary_cross_entropy_with_logits(logits, good, reduction="none")
+        return (losses * valid).sum() / valid.sum().clamp(min=1)
 
     def _valid(self, truth: Tensor) -> Tensor:
         return (truth > 0) & (truth < self.max_disparity)  # False for NaN

@@ -12,6 +12,7 @@ AANet, Xu & Zhang 2020; local correlation after warping: PWC-Net, Sun et al. 201
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -154,13 +155,36 @@ class Refinement(nn.Module):
         shifts = [(left * warped[..., i : i + width]).sum(1) for i in range(2 * self.reach + 1)]
         return torch.stack(shifts, 1)
 
-    def forward(self, left: Tensor, right: Tensor, context: Tensor, disparity: Tensor) -> tuple[Tensor, Tensor]:
-        """``disparity``: [B, 1, H/2, W/2] in pixels of that size; returns the refined map and weights for x2."""
+    def forward(self, left: Tensor, right: Tensor, context: Tensor, disparity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``disparity``: [B, 1, H/2, W/2] in pixels of that size; returns the refined map, weights for x2, features."""
         start = disparity.detach().float()
         local = self.local_correlation(left, right, start)
         inputs = [local.to(left.dtype), (start / 32.0).to(left.dtype), left, self.context(context)]
         x = self.body(self.enter(torch.cat(inputs, 1)))
-        return F.relu(disparity + self.residual(x).float()), self.weights(x).float()
+        return F.relu(disparity + self.residual(x).float()), self.weights(x).float(), x
+
+
+@dataclass
+class Estimate:
+    """What CoVoNet knows after its last step.
+
+    Attributes:
+        disparity: [B, 1, H, W], full-resolution pixels, as all maps but ``half``.
+        half: [B, 1, H/2, W/2] the map before refinement, in pixels of that size.
+        quarter: [B, 1, H/4, W/4] the first estimate, in pixels of that size.
+        logits: [B, D/4, H/4, W/4] scores of the bins.
+        context: features of the hourglass at 1/4.
+        features: the left and right features at 1/2.
+        refined: features of the refinement at 1/2.
+    """
+
+    disparity: Tensor
+    half: Tensor
+    quarter: Tensor
+    logits: Tensor
+    context: Tensor
+    features: tuple[Tensor, Tensor]
+    refined: Tensor
 
 
 class CoVoNet(nn.Module):
@@ -237,11 +261,23 @@ class CoVoNet(nn.Module):
         Raises:
             InputError: sizes that differ or are no multiples of 16.
         """
+        self._check_sizes(left, right)
+        estimate = self.estimate(left, right)
+        output = StereoOutput(disparity=estimate.disparity, pyramid=[estimate.disparity, estimate.quarter * 4.0])
+        if self.training:
+            output.stages = [[enlarged(estimate.half)], [estimate.disparity]]
+            output.auxiliary = {"logits": estimate.logits}
+        return output
+
+    def _check_sizes(self, left: Tensor, right: Tensor) -> None:
         if left.shape != right.shape or left.shape[-1] % 16 or left.shape[-2] % 16:
             raise InputError(
                 f"left {tuple(left.shape)} and right {tuple(right.shape)} must have one size, a multiple of 16: "
                 "use vision3d.predict_stereo or vision3d.ops.pad_to_multiple"
             )
+
+    def estimate(self, left: Tensor, right: Tensor) -> Estimate:
+        """Everything that ``forward`` and networks built on this one need; arguments as there."""
         both = self.features(self.normalization(torch.cat([left, right])))
         pairs = [feature.chunk(2) for feature in both]
         volumes = [volume(*pair) for volume, pair in zip(self.volumes, pairs[1:], strict=True)]
@@ -250,14 +286,14 @@ class CoVoNet(nn.Module):
         logits = self.logits(context).float() + self.match_scale * match
         quarter = disparity_regression(logits, radius=_REGRESSION_RADIUS)
         half = convex_upsample(quarter, self.weights(context).float(), 2)
-        refined, weights = self.refinement(*pairs[0], context, half)
+        refined, weights, features = self.refinement(*pairs[0], context, half)
         disparity = convex_upsample(refined, weights, 2)
-        output = StereoOutput(disparity=disparity, pyramid=[disparity, quarter * 4.0])
-        if self.training:
-            first = F.interpolate(half * 2.0, scale_factor=2.0, mode="bilinear", align_corners=False)
-            output.stages = [[first], [disparity]]
-            output.auxiliary = {"logits": logits}
-        return output
+        return Estimate(disparity, half, quarter, logits, context, pairs[0], features)
+
+
+def enlarged(half: Tensor) -> Tensor:
+    """A disparity map at 1/2, in pixels of that size, as a full-resolution map in full-resolution pixels."""
+    return F.interpolate(half * 2.0, scale_factor=2.0, mode="bilinear", align_corners=False)
 
 
 @register_model(task="stereo", family="covonet")
