@@ -175,8 +175,9 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
 
     Args:
         name: a registered name, optionally with a weight tag (``covonet.synthetic``).
-        pretrained: True for the default weights, a weight tag, a path to a checkpoint (ours or the authors'), or an
-            ``https://`` URL of one; ``#sha256=HEX`` at its end has the file checked.
+        pretrained: True for the default weights, a weight tag, ``name.tag`` of a network that this one builds on, a
+            path to a checkpoint (ours or the authors'), or an ``https://`` URL of one; ``#sha256=HEX`` at its end has
+            the file checked.
         options: keyword arguments of the network.
 
     Raises:
@@ -216,6 +217,9 @@ def _resolve_weights(name: str, pretrained: bool | str | Path) -> Path | None:
         raise WeightsError(f"{text}: anyone on the way could change the file: use https://, or pass a local file")
     if scheme == "https":
         return _download(*_split_checksum(text))
+    other, _, tag = text.partition(".")
+    if tag and not Path(text).exists() and other in registered_models() and load_card(other).weights:
+        return _checked(load_card(other).find_weights(tag))
     if Path(text).suffix or Path(text).exists() or "/" in text:
         return Path(text)
     return _checked(card.find_weights(text))

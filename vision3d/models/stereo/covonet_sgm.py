@@ -9,10 +9,13 @@ The matcher runs on the CPU (``vision3d.ops.semi_global_matching``), so this net
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vision3d.io.checkpoints import unwrap_state_dict
 from vision3d.models.stereo.covonet import ConvUnit, CoVoNet, Estimate, Merge, Residual, enlarged
 from vision3d.ops import semi_global_matching, warp_by_disparity
 from vision3d.registry import register_model
@@ -72,6 +75,17 @@ class CoVoNetSGM(CoVoNet):
         super().__init__(**options)  # type: ignore[arg-type]
         width = self.refinement.residual.in_channels
         self.fusion = Fusion(width, self.logits.in_channels, fusion_widths, self.refinement.reach)
+
+    def load_official_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        """Load weights of this network, or those of a :class:`CoVoNet`, which leave the fusion as it is.
+
+        Raises:
+            WeightsError: the weights are of another network; the first names that differ are listed.
+        """
+        weights = unwrap_state_dict(state_dict)
+        if "match_scale" in weights and not any(name.startswith("fusion.") for name in weights):
+            weights |= {f"fusion.{name}": value for name, value in self.fusion.state_dict().items()}
+        super().load_official_state_dict(weights)
 
     def forward(self, left: Tensor, right: Tensor) -> StereoOutput:
         """Estimate the disparity of the left view; arguments and errors as :meth:`CoVoNet.forward`.
