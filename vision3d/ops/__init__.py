@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor operations shared by the networks: correlation, cost volumes, warping, regression, upsampling, padding."""
+"""Tensor operations shared by the networks: costs, warping, epipolar lines, regression, upsampling, padding."""
 
 from __future__ import annotations
 
 from vision3d.ops.correlation import correlation_1d, correlation_2d
 from vision3d.ops.cost_volume import concatenation_volume, difference_volume, groupwise_correlation
 from vision3d.ops.deformable import deform_conv2d
+from vision3d.ops.epipolar import EpipolarLines, epipolar_lines
+from vision3d.ops.epipolar_cost import epipolar_cost, feature_pyramid
 from vision3d.ops.padding import Padding, pad_to_multiple, resize_disparity
 from vision3d.ops.regression import disparity_regression
 from vision3d.ops.semi_global import semi_global_matching
@@ -13,6 +15,7 @@ from vision3d.ops.upsampling import convex_upsample
 from vision3d.ops.warping import warp_by_disparity
 
 __all__ = [
+    "EpipolarLines",
     "Padding",
     "concatenation_volume",
     "convex_upsample",
@@ -21,6 +24,9 @@ __all__ = [
     "deform_conv2d",
     "difference_volume",
     "disparity_regression",
+    "epipolar_cost",
+    "epipolar_lines",
+    "feature_pyramid",
     "groupwise_correlation",
     "pad_to_multiple",
     "resize_disparity",
