@@ -99,9 +99,10 @@ class CoVoNetSGM(CoVoNet):
         estimate = self.estimate(left, right)
         matched = semi_global_matching(left, right, self.max_disparity)
         known = matched.isfinite()
-        own = estimate.disparity.detach()
-        matched = torch.where(known, matched, own)
-        evidence = self._evidence(left, right, estimate, matched, known)
+        matched = torch.where(known, matched, estimate.disparity.detach())
+        with torch.no_grad():
+            evidence = self._evidence(left, right, estimate, matched, known)
+        evidence = torch.cat([evidence, estimate.refined], 1)
         weight, residual, confidence = self.fusion(evidence, estimate.context)
         share = torch.sigmoid(weight) * known
         disparity = F.relu(estimate.disparity + share * (matched - estimate.disparity) + residual)
@@ -117,7 +118,7 @@ class CoVoNetSGM(CoVoNet):
 
     def _evidence(self, left: Tensor, right: Tensor, estimate: Estimate, matched: Tensor, known: Tensor) -> Tensor:
         """What speaks for either answer, at 1/2; full-resolution maps are folded into channels."""
-        own = estimate.disparity.detach()
+        own = estimate.disparity
         left, right = self.normalization(left), self.normalization(right)
         coarse = F.avg_pool2d(own, 2)
         difference = matched - own
@@ -135,7 +136,7 @@ class CoVoNetSGM(CoVoNet):
         ]
         folded = F.pixel_unshuffle(torch.cat(full, 1).float(), 2)
         kind = estimate.refined.dtype
-        return torch.cat([folded.to(kind), (coarse / 64.0).to(kind), *(m.to(kind) for m in local), estimate.refined], 1)
+        return torch.cat([folded.to(kind), (coarse / 64.0).to(kind), *(m.to(kind) for m in local)], 1)
 
 
 @register_model(task="stereo", family="covonet")
