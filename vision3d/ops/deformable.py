@@ -8,8 +8,11 @@ import torch.nn.functional as F
 
 from vision3d.errors import InputError
 from vision3d.ops._checks import at_least_float32, check_map, check_positive, shape_text, without_autocast
+from vision3d.ops._deformable_cpu import convolve
 
 _Pair = int | tuple[int, int]
+_WIDE = 24  # channels a deformable group (measured, docs/ops.md)
+_LARGE = 1 << 23  # numbers: 32 MB of float32
 
 
 def _pair(value: _Pair, name: str, minimum: int) -> tuple[int, int]:
@@ -88,8 +91,8 @@ def deform_conv2d(
         groups: groups of the convolution itself, a divisor of C and C_out.
 
     Returns:
-        [B, C_out, oh, ow] of the input's type. Positions and samples are computed in float32 at least, the products
-        with the weight in the input's type.
+        [B, C_out, oh, ow] of the input's type; positions, samples and sums are computed in float32 at least.
+        Differentiable once. Positions beyond the rim give 0 and no gradient; a NaN position gives NaN.
 
     Raises:
         InputError: shapes that do not fit each other.
@@ -98,42 +101,79 @@ def deform_conv2d(
     kernel = (weight.shape[2], weight.shape[3])
     steps, pads, spread = _pair(stride, "stride", 1), _pair(padding, "padding", 0), _pair(dilation, "dilation", 1)
     size = tuple((input.shape[2 + a] + 2 * pads[a] - spread[a] * (kernel[a] - 1) - 1) // steps[a] + 1 for a in (0, 1))
+    if min(size) < 1:
+        raise InputError(f"deform_conv2d: kernel {kernel} does not fit into input {shape_text(input)} with its padding")
     deformable = _check_maps(input, offset, mask, kernel[0] * kernel[1], (size[0], size[1]))
     with without_autocast(input):
-        columns = _sample(input, offset, mask, kernel, deformable, steps, pads, spread)
-        batch, out = input.shape[0], weight.shape[0]
-        kernels = weight.to(input.dtype).reshape(1, groups, out // groups, -1)
-        result = (kernels @ columns.reshape(batch, groups, kernels.shape[3], -1)).reshape(batch, out, *size)
+        dtype = at_least_float32(torch.promote_types(input.dtype, offset.dtype))
+        y, x = _positions(input, offset.to(dtype), kernel, deformable, steps, pads, spread)
+        factors = None if mask is None else mask.to(dtype).reshape(y.shape)
+        method = _convolve_sampled if _standard(input, y) else convolve
+        result = method(input.to(dtype), y, x, factors, _dense(weight.to(dtype), groups)).to(input.dtype)
+        result = result.reshape(input.shape[0], weight.shape[0], *size)
         return result if bias is None else result + bias.to(input.dtype)[:, None, None]
 
 
-def _sample(
+def _standard(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether to take standard operations: in traced graphs, on other devices, and where they cost no more than bags.
+
+    Bags of pixel rows win with many channels a group, and where the samples of all taps become large.
+    """
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return True
+    channels = x.shape[1] // y.shape[1]
+    return channels < _WIDE and 0 < y.numel() * channels < _LARGE and x.numel() > 0
+
+
+def _dense(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """[C_out, C, taps]: the kernel with zeros where a group does not read a channel."""
+    weight = weight.flatten(2)
+    if groups == 1:
+        return weight
+    size = weight.shape[1]
+    parts = [F.pad(part, (0, 0, g * size, (groups - 1 - g) * size)) for g, part in enumerate(weight.chunk(groups))]
+    return torch.cat(parts)
+
+
+def _positions(
     x: torch.Tensor,
     offset: torch.Tensor,
-    mask: torch.Tensor | None,
     kernel: tuple[int, int],
     groups: int,
     stride: tuple[int, int],
     padding: tuple[int, int],
     dilation: tuple[int, int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and columns that the taps read, [B, G, taps, oh * ow] each, moved to the rim where farther out."""
+    found = []
+    shift = offset.reshape(x.shape[0], groups, kernel[0], kernel[1], 2, *offset.shape[2:])
+    for axis in (0, 1):
+        tap = torch.arange(kernel[axis], device=x.device, dtype=offset.dtype) * dilation[axis] - padding[axis]
+        pixel = torch.arange(offset.shape[2 + axis], device=x.device, dtype=offset.dtype) * stride[axis]
+        base = tap[:, None] + pixel
+        base = base[:, None, :, None] if axis == 0 else base[:, None, :]
+        position = (shift[:, :, :, :, axis] + base).clamp(-1, x.shape[2 + axis])
+        found.append(position.flatten(4).flatten(2, 3))
+    return found[0], found[1]
+
+
+def _convolve_sampled(
+    image: torch.Tensor, y: torch.Tensor, x: torch.Tensor, mask: torch.Tensor | None, kernel: torch.Tensor
 ) -> torch.Tensor:
-    """What each tap reads, times the mask: [B, C, taps, oh * ow] of the input's type."""
-    batch, channels, height, width = x.shape
-    rows, columns = offset.shape[2:]
-    taps = kernel[0] * kernel[1]
-    dtype = at_least_float32(torch.promote_types(x.dtype, offset.dtype))
-    shift = offset.to(dtype).reshape(batch * groups, kernel[0], kernel[1], 2, rows, columns)
-    top = torch.arange(kernel[0], device=x.device, dtype=dtype) * dilation[0] - padding[0]
-    left = torch.arange(kernel[1], device=x.device, dtype=dtype) * dilation[1] - padding[1]
-    y = torch.arange(rows, device=x.device, dtype=dtype) * stride[0] + top[:, None]
-    x_position = torch.arange(columns, device=x.device, dtype=dtype) * stride[1] + left[:, None]
-    v = (shift[:, :, :, 0] + y[:, None, :, None]).clamp(-2, height + 1)
-    u = (shift[:, :, :, 1] + x_position[:, None, :]).clamp(-2, width + 1)
-    grid = torch.stack([(2 * u + 1) / width - 1, (2 * v + 1) / height - 1], dim=5)
-    grid = grid.reshape(batch * groups, taps * rows, columns, 2)
-    image = x.to(dtype).reshape(batch * groups, channels // groups, height, width)
-    sampled = F.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    sampled = sampled.reshape(batch, groups, channels // groups, taps, rows * columns)
+    """All taps in one call of ``grid_sample``, then one matrix product: standard operations only, memory for all taps.
+
+    Arguments and result as those of ``convolve``.
+    """
+    batch, channels, height, width = image.shape
+    groups, taps, pixels = y.shape[1:]
+    grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], dim=4).flatten(0, 1)
+    samples = F.grid_sample(
+        image.reshape(batch * groups, channels // groups, height, width),
+        grid,
+        mode="bilinear",
+        padding_mode="zeros",
+        align_corners=False,
+    ).reshape(batch, groups, channels // groups, taps, pixels)
     if mask is not None:
-        sampled = sampled * mask.to(dtype).reshape(batch, groups, 1, taps, rows * columns)
-    return sampled.reshape(batch, channels, taps, rows * columns).to(x.dtype)
+        samples = samples * mask[:, :, None]
+    return kernel.flatten(1) @ samples.reshape(batch, channels * taps, pixels)

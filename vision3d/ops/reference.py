@@ -139,3 +139,46 @@ def convex_upsample(
                 mixed = mixed + mask[:, k] * padded[:, 0, y : y + height, x : x + width]
             result[:, 0, i::factor, j::factor] = mixed * (factor if scale else 1)
     return result
+
+
+def _bilinear(image: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Samples of [B, C, H, W] at [B, oh, ow] positions, corners outside count as 0: [B, C, oh, ow]."""
+    height, width = image.shape[2:]
+    result = image.new_zeros((*image.shape[:2], *y.shape[1:]))
+    for row in (y.floor(), y.floor() + 1):
+        for column in (x.floor(), x.floor() + 1):
+            weight = (1 - (y - row).abs()) * (1 - (x - column).abs())
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            index = row.clamp(0, height - 1).long() * width + column.clamp(0, width - 1).long()
+            values = image.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, image.shape[1], -1))
+            result = result + values.view_as(result) * (weight * inside)[:, None]
+    return result
+
+
+def deform_conv2d(
+    input: torch.Tensor,
+    offset: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    mask: torch.Tensor | None = None,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+) -> torch.Tensor:
+    """Loop over the taps: sample every deformable group at the tap's positions, add its 1x1 convolution."""
+    taps = weight.shape[2] * weight.shape[3]
+    rows, columns = offset.shape[2:]
+    result = input.new_zeros((input.shape[0], weight.shape[0], rows, columns))
+    shifts = offset.split(2 * taps, dim=1)
+    for tap in range(taps):
+        i, j = divmod(tap, weight.shape[3])
+        y = (torch.arange(rows) * stride - padding + i * dilation).to(offset)[:, None]
+        x = (torch.arange(columns) * stride - padding + j * dilation).to(offset)
+        samples = []
+        for group, image in enumerate(input.chunk(len(shifts), dim=1)):
+            values = _bilinear(image, y + shifts[group][:, 2 * tap], x + shifts[group][:, 2 * tap + 1])
+            samples.append(values if mask is None else values * mask[:, group * taps + tap, None])
+        result = result + F.conv2d(torch.cat(samples, dim=1), weight[:, :, i : i + 1, j : j + 1], groups=groups)
+    return result if bias is None else result + bias[:, None, None]
