@@ -18,6 +18,7 @@ TASKS = ("stereo", "normals", "mvs", "panorama", "nerf")
 # Modules that register networks, imported when a name is first looked up, so that `import vision3d` stays cheap.
 _MODEL_MODULES = (
     "vision3d.models.stereo.covonet",
+    "vision3d.models.stereo.easnet",
     "vision3d.models.stereo.covonet_sgm",
     "vision3d.models.stereo.fadnet",
     "vision3d.models.stereo.fadnetpp",

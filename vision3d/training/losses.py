@@ -116,6 +116,59 @@ class MultiScaleSmoothL1:
         return errors.sum() / valid.sum().clamp(min=1)
 
 
+class UpsampledSmoothL1:
+    """Weighted smooth L1 of every map enlarged to the size of the truth (EASNet, arXiv 2207.09796; AANet).
+
+    ``sum_i weight_i * mean(smooth_l1(resize_i(map_i), truth))`` over the pixels with ``0 < truth < max_disparity``,
+    for each stage; the finest map of a stage spans the width in whose pixels the values are.
+
+    Args:
+        weights: one a map, finest first; None takes the published ones, which depend on the number of maps: 1 for all
+            but the two coarsest, which have 1/3 (coarsest) and 2/3, where there are four maps or more.
+        max_disparity: truth at or above it is left out.
+    """
+
+    def __init__(self, weights: Sequence[float] | None = None, max_disparity: float = 192.0) -> None:
+        self.weights = None if weights is None else tuple(float(weight) for weight in weights)
+        self.max_disparity = float(max_disparity)
+
+    def __call__(self, output: StereoOutput, batch: StereoBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the total and the unweighted loss of the finest map. A batch without valid truth gives 0.
+
+        Raises:
+            InputError: the network returned no stages, or not as many maps as there are weights.
+        """
+        if not output.stages:
+            raise InputError(
+                "the network returned no training stages: call it in training mode, or choose another loss"
+            )
+        truth = batch.disparity.float()
+        valid = (truth > 0) & (truth < self.max_disparity)  # False for NaN
+        truth = torch.where(valid, truth, torch.zeros_like(truth))
+        total = truth.new_zeros(())
+        finest = total
+        for stage in output.stages:
+            losses = [self._smooth_l1(map_, truth, valid, stage[0].shape[-1]) for map_ in stage]
+            finest = losses[0]
+            total = total + sum(w * loss for w, loss in zip(self._weights_of(len(losses)), losses, strict=True))
+        return total, {"loss_finest": finest.detach()}
+
+    def _weights_of(self, number: int) -> tuple[float, ...]:
+        if self.weights is None:
+            coarsest = (2 / 3, 1 / 3) if number >= 4 else ()
+            return (1.0,) * (number - len(coarsest)) + coarsest
+        if len(self.weights) != number:
+            raise InputError(f"the network returned {number} maps but the loss has {len(self.weights)} weights")
+        return self.weights
+
+    @staticmethod
+    def _smooth_l1(map_: Tensor, truth: Tensor, valid: Tensor, width: int) -> Tensor:
+        size = (truth.shape[-2], truth.shape[-1])
+        resized = F.interpolate(map_.float(), size, mode="bilinear", align_corners=False) * (size[1] / width)
+        errors = torch.where(valid, F.smooth_l1_loss(resized, truth, reduction="none"), torch.zeros_like(truth))
+        return errors.sum() / valid.sum().clamp(min=1)
+
+
 _FAR_SLOPE = 0.05  # slope of CostVolumeLoss beyond its reach
 
 
@@ -198,6 +251,7 @@ class CostVolumeLoss:
 LOSSES: dict[str, Callable[..., StereoLoss]] = {
     "multiscale_smooth_l1": MultiScaleSmoothL1,
     "cost_volume": CostVolumeLoss,
+    "easnet": UpsampledSmoothL1,
 }
 
 

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EASNet: the supernet and the networks extracted from it (arXiv 2207.09796)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vision3d.errors import ConfigError, InputError
+from vision3d.models.normalization import Normalization
+from vision3d.models.stereo.easnet.aggregation import SCALE_BINS, AdaptiveAggregation
+from vision3d.models.stereo.easnet.checkpoints import load_network
+from vision3d.models.stereo.easnet.features import DynamicFeaturePyramid, FeaturePyramid
+from vision3d.models.stereo.easnet.initialization import INITIALIZATIONS, initialize
+from vision3d.models.stereo.easnet.refinement import Refinement
+from vision3d.models.stereo.easnet.settings import (
+    FULL_SPACE,
+    NAMED_SETTINGS,
+    STAGES,
+    SearchSpace,
+    Setting,
+    largest_setting,
+    parse_setting,
+    published_seed,
+    sample_setting,
+)
+from vision3d.ops import correlation_1d, disparity_regression
+from vision3d.registry import register_model
+from vision3d.types import StereoOutput
+
+WARP_MODES = ("official", "exact")
+_COARSEST = 24
+
+
+class _EASNetBase(nn.Module):
+    """What the supernet and the extracted networks share: everything but the features."""
+
+    size_multiple = 1
+    max_disparity = 192
+    bytes_per_pixel = 900.0
+
+    def __init__(self, features: nn.Module, scales: int, warp_mode: str, initialization: str) -> None:
+        super().__init__()
+        for name, value, legal in (
+            ("warp_mode", warp_mode, WARP_MODES),
+            ("initialization", initialization, INITIALIZATIONS),
+        ):
+            if value not in legal:
+                raise ConfigError(f"{name} must be one of {', '.join(legal)}, got {value!r}")
+        self.warp_mode = warp_mode
+        self.normalization: nn.Module = Normalization()
+        self.feature_extractor = features
+        self.aggregation = AdaptiveAggregation(scales)
+        self.refinement = nn.ModuleList(Refinement(warp_mode) for _ in range(2))
+        initialize(self, initialization)
+
+    def forward(self, left: Tensor, right: Tensor) -> StereoOutput:
+        """Disparity of the left view.
+
+        Args:
+            left, right: [B, 3, H, W], RGB in [0, 1], rectified; any size from 2x2. Multiples of 24 need no resizing
+                between the scales.
+
+        Returns:
+            ``disparity`` [B, 1, H, W]; ``pyramid``: S + 2 maps for S scales, of 1/1, 1/2, 1/3, 1/6 ... of the size,
+            each in pixels of its own width; in training mode ``stages``: one list of the same maps, finest first, in
+            pixels of the input.
+
+        Raises:
+            InputError: shapes that do not fit.
+        """
+        _check_pair(left, right, self.training)
+        left, right = self.normalization(left), self.normalization(right)
+        scores = self.aggregation(self._volumes(left, right))
+        maps = [disparity_regression(score) for score in scores]
+        halves = [F.interpolate(v, scale_factor=0.5, mode="bilinear", align_corners=False) for v in (left, right)]
+        for refine, views in zip(self.refinement, (halves, [left, right]), strict=True):
+            maps.insert(0, refine(maps[0], *views))
+        output = StereoOutput(disparity=maps[0], pyramid=maps)
+        if self.training:
+            width = left.shape[-1]
+            output.stages = [[map_ * (width / map_.shape[-1]) for map_ in maps]]
+        return output
+
+    def _volumes(self, left: Tensor, right: Tensor) -> list[Tensor]:
+        """One similarity volume a scale, finest first."""
+        if self.training:  # as published: batch statistics of each view
+            pairs = list(zip(self.feature_extractor(left), self.feature_extractor(right), strict=True))
+        else:
+            both = self.feature_extractor(torch.cat([left, right]))
+            pairs = [tuple(features.chunk(2)) for features in both]
+        dtype = torch.promote_types(pairs[0][0].dtype, torch.float32)
+        return [correlation_1d(*pair, bins, dtype=dtype) for pair, bins in zip(pairs, SCALE_BINS, strict=False)]
+
+
+def _check_pair(left: Tensor, right: Tensor, training: bool) -> None:
+    if left.dim() != 4 or left.shape[1] != 3:
+        raise InputError(f"left must be [B, 3, H, W], got {list(left.shape)}: pass RGB images with a batch axis")
+    if left.shape != right.shape:
+        raise InputError(f"left is {list(left.shape)} but right is {list(right.shape)}: both views must be of one size")
+    batch, _, height, width = left.shape
+    if height < 2 or width < 2:
+        raise InputError(f"height {height} and width {width} must be at least 2")
+    if training and batch == 1 and height <= _COARSEST and width <= _COARSEST:
+        raise InputError(
+            f"one pair of {height}x{width} leaves a single pixel at the coarsest scale, which cannot be normalised in "
+            f"training: use a crop larger than {_COARSEST}, or more pairs"
+        )
+
+
+class EASNet(_EASNetBase):
+    """One sub-network, with static layers.
+
+    Args:
+        setting: a :class:`~vision3d.models.stereo.easnet.settings.Setting` or ``{"ks": 7, "e": 8, "d": 4, "s": 4}``;
+            None is the largest.
+        warp_mode: "official" (public weights) or "exact" (samples at x - d; for training anew).
+        initialization: "matching" (the untrained network is a block matcher) or "published".
+
+    Raises:
+        ConfigError: an illegal option or setting.
+    """
+
+    def __init__(
+        self,
+        setting: Setting | Mapping[str, Any] | None = None,
+        *,
+        warp_mode: str = "official",
+        initialization: str = "matching",
+    ) -> None:
+        self_setting = largest_setting() if setting is None else parse_setting(setting)
+        super().__init__(FeaturePyramid(self_setting), self_setting.scales, warp_mode, initialization)
+        self.setting = self_setting
+        for head in self.aggregation.final_conv[self_setting.scales :]:
+            head.requires_grad_(False)  # kept for its names alone
+
+    def load_official_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        """Load weights of this setting, or take them out of weights of the supernet.
+
+        Both name generations of the authors are understood. Final convolutions of absent scales may be there or not.
+        Statistics taken out of a supernet have to be calibrated anew: ``vision3d.models.recalibrate_batch_norm``.
+
+        Raises:
+            WeightsError: the weights are of another network or setting.
+        """
+        weights = load_network(self, state_dict, supernet=False)
+        if weights is None:
+            supernet = EASNetSupernet(warp_mode=self.warp_mode)
+            supernet.load_official_state_dict(state_dict)
+            self.load_state_dict(supernet.extract(self.setting).state_dict())
+
+
+class EASNetSupernet(_EASNetBase):
+    """All sub-networks in one set of weights. The largest one is active at first.
+
+    Args:
+        search_space: the legal settings; matrices of the kernels exist unless the only kernel size is 7.
+        warp_mode, initialization: as for :class:`EASNet`.
+
+    Raises:
+        ConfigError: an illegal option.
+    """
+
+    def __init__(
+        self,
+        search_space: SearchSpace = FULL_SPACE,
+        *,
+        warp_mode: str = "official",
+        initialization: str = "matching",
+    ) -> None:
+        if not isinstance(search_space, SearchSpace):
+            raise ConfigError(f"search_space must be a SearchSpace, got {type(search_space).__name__}")
+        setting = largest_setting(search_space)
+        transformed = search_space.kernels[0] < 7
+        super().__init__(DynamicFeaturePyramid(setting, transformed), STAGES, warp_mode, initialization)
+        self.search_space = search_space
+
+    @property
+    def setting(self) -> Setting:
+        """The active setting."""
+        return self.feature_extractor.setting  # type: ignore[return-value]
+
+    def set_active(self, setting: Setting | Mapping[str, Any]) -> Setting:
+        """Choose the sub-network that acts from now on; returns the checked setting.
+
+        Batch-norm statistics fit it only after ``vision3d.models.recalibrate_batch_norm``.
+
+        Raises:
+            ConfigError: a setting outside the search space; the message names the field and its legal values.
+        """
+        checked = parse_setting(setting, self.search_space)
+        self.feature_extractor.setting = checked  # type: ignore[assignment]
+        return checked
+
+    def sample(self, step: int, index: int = 0, space: SearchSpace | None = None) -> Setting:
+        """Draw and activate the ``index``-th sub-network of a training step; the same in every process.
+
+        Args:
+            step: global training step.
+            index: number of the sub-network within the step.
+            space: a part of the search space (a phase of the shrinking); None is the whole.
+        """
+        return self.set_active(sample_setting(published_seed(step, index), space or self.search_space))
+
+    def extract(self, setting: Setting | Mapping[str, Any] | None = None) -> EASNet:
+        """The sub-network as a network of its own (copies), in the same mode and on the same device.
+
+        Args:
+            setting: None is the active one.
+
+        Raises:
+            ConfigError: a setting outside the search space.
+        """
+        checked = self.setting if setting is None else parse_setting(setting, self.search_space)
+        example = next(self.parameters())
+        network = EASNet(checked, warp_mode=self.warp_mode).to(example.device, example.dtype)
+        self.feature_extractor.export_to(network.feature_extractor, checked)  # type: ignore[operator]
+        own = self.aggregation.state_dict()
+        network.aggregation.load_state_dict({name: own[name] for name in network.aggregation.state_dict()})
+        network.refinement.load_state_dict(self.refinement.state_dict())
+        return network.train(self.training)
+
+    def sort_channels(self, stage: int = 0) -> None:
+        """Order the middle channels of each block by importance, which leaves the largest network's output as it is.
+
+        To be called before the expand ratio becomes elastic: the narrower networks use the first channels.
+
+        Args:
+            stage: 0 sorts all channels together; n keeps the channels beyond the width of the n-th largest ratio
+                below the largest behind the others and sorts each range for itself (the authors' code runs with 2).
+
+        Raises:
+            ConfigError: a stage below 0 or above the number of smaller ratios.
+        """
+        largest = len(FULL_SPACE.expand_ratios) - 1
+        if not 0 <= stage <= largest:
+            raise ConfigError(f"stage must be from 0 to {largest}, got {stage}")
+        self.feature_extractor.sort_channels(stage, FULL_SPACE.expand_ratios)  # type: ignore[operator]
+
+    def load_official_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        """Load weights of a supernet in either name generation of the authors, or of the largest extracted network.
+
+        Kernel matrices that the file lacks stay as they are (the identity in a new network).
+
+        Raises:
+            WeightsError: the weights are of another network.
+        """
+        load_network(self, state_dict, supernet=True)
+
+
+@register_model(task="stereo", family="easnet")
+def easnet_supernet(**options: object) -> EASNetSupernet:
+    """The EASNet supernet. Options: :class:`EASNetSupernet`."""
+    return EASNetSupernet(**options)  # type: ignore[arg-type]
+
+
+@register_model(task="stereo", family="easnet")
+def easnet(**options: object) -> EASNet:
+    """An EASNet of any ``setting``; by default the largest. Options: :class:`EASNet`."""
+    return EASNet(**options)  # type: ignore[arg-type]
+
+
+@register_model(task="stereo", family="easnet")
+def easnet_s(*, warp_mode: str = "official", initialization: str = "matching") -> EASNet:
+    """The small EASNet (``NAMED_SETTINGS``)."""
+    return EASNet(NAMED_SETTINGS["easnet_s"], warp_mode=warp_mode, initialization=initialization)
+
+
+@register_model(task="stereo", family="easnet")
+def easnet_m(*, warp_mode: str = "official", initialization: str = "matching") -> EASNet:
+    """The medium EASNet (``NAMED_SETTINGS``)."""
+    return EASNet(NAMED_SETTINGS["easnet_m"], warp_mode=warp_mode, initialization=initialization)
+
+
+@register_model(task="stereo", family="easnet")
+def easnet_l(*, warp_mode: str = "official", initialization: str = "matching") -> EASNet:
+    """The large EASNet (``NAMED_SETTINGS``)."""
+    return EASNet(NAMED_SETTINGS["easnet_l"], warp_mode=warp_mode, initialization=initialization)
