@@ -48,6 +48,8 @@ def match_all_directions(left: np.ndarray, right: np.ndarray, search: int) -> np
     """
     import cv2
 
+    if left.shape[1] < 2 or not left.size:
+        return np.full(left.shape[:2], np.nan, dtype=np.float32)  # OpenCV refuses such images
     padded = [cv2.copyMakeBorder(view, 0, 0, search, 0, cv2.BORDER_REPLICATE) for view in (left, right)]
     matcher = semi_global_matcher(search, 3, cv2.STEREO_SGBM_MODE_HH)
     fixed_point = matcher.compute(*padded)[:, search:].astype(np.float32)
@@ -76,10 +78,15 @@ def semi_global_matching(left: Tensor, right: Tensor, max_disparity: int = 192) 
         raise InputError(f"max_disparity must be at least 1, got {max_disparity}")
     search = -(-max_disparity // 16) * 16
     views = [
-        (view.detach().float().clamp(0, 1) * 255).round().to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+        (view.detach().float().clamp(0, 1) * 255)
+        .round()
+        .to("cpu", torch.uint8)
+        .permute(0, 2, 3, 1)
+        .contiguous()
+        .numpy()
         for view in (left, right)
     ]
-    maps = [match_all_directions(*pair, search) for pair in zip(*views, strict=True)]
-    if not maps or not maps[0].size:
-        return left.new_full((left.shape[0], 1, *left.shape[2:]), float("nan"), dtype=torch.float32)
-    return torch.from_numpy(np.stack(maps))[:, None].to(left.device)
+    disparity = np.empty((left.shape[0], 1, *left.shape[2:]), dtype=np.float32)
+    for number, (left_view, right_view) in enumerate(zip(*views, strict=True)):
+        disparity[number, 0] = match_all_directions(left_view, right_view, search)
+    return torch.from_numpy(disparity).to(left.device)

@@ -176,11 +176,11 @@ class CostVolumeLoss:
     """Loss of networks that score disparity bins and refine the best one (CoVoNet).
 
     ``classification * cross_entropy(logits, truth) + first * smooth_l1(earlier stages) + smooth_l1(last stage)`` over
-    the valid pixels; each stage's first map has full size. Where the network rates its answer, ``confidence`` times the
-    binary cross-entropy of "the error is below one pixel" is added. The target of the cross-entropy is the truth at the centre of each
-    coarse cell, shared linearly between the two bins beside it, so that the scores stay one-peaked at depth edges.
-    An answer taken around a wrong bin cannot be mended by regression, so errors beyond ``reach`` weigh little there and
-    are left to the cross-entropy.
+    the valid pixels; each stage's first map has full size. The target of the cross-entropy is the truth at the centre
+    of each coarse cell, shared linearly between the two bins beside it, so that the scores stay one-peaked at depth
+    edges. An answer taken around a wrong bin cannot be mended by regression, so errors beyond ``reach`` weigh little
+    there and are left to the cross-entropy. Where the network rates its answer, ``confidence`` times the binary
+    cross-entropy of "the error is below one pixel" is added.
 
     Args:
         classification: weight of the cross-entropy.
