@@ -17,6 +17,9 @@ TASKS = ("stereo", "normals", "mvs", "panorama", "nerf")
 
 # Modules that register networks, imported when a name is first looked up, so that `import vision3d` stays cheap.
 _MODEL_MODULES = (
+    "vision3d.models.normals.compact",
+    "vision3d.models.normals.dtnnet",
+    "vision3d.models.mvs.dispmvs",
     "vision3d.models.stereo.covonet",
     "vision3d.models.stereo.easnet",
     "vision3d.models.stereo.covonet_sgm",

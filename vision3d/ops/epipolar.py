@@ -2,8 +2,8 @@
 """Epipolar disparity flow (DispMVS, arXiv 2211.16905): depth of a reference pixel as a signed step along its line.
 
 A reference pixel of depth d is seen by a source view at ``p(d) = project(d a + b)`` with ``b = K_n T`` and
-``a = K_n R K_0^-1 (x, y, 1)``, scaled so that the ray has z = 1. A base depth d0 gives the base point ``p(d0)``, the line
-has the unit direction e, and the E-flow of a depth is ``f(d) = (p(d) - p(d0)) . e`` in pixels. With
+``a = K_n R K_0^-1 (x, y, 1)``, scaled so that the ray has z = 1. A base depth d0 gives the base point ``p(d0)``, the
+line has the unit direction e, and the E-flow of a depth is ``f(d) = (p(d) - p(d0)) . e`` in pixels. With
 ``Z(d) = d a_z + b_z``, ``v = a_xy b_z - b_xy a_z`` and ``S = |v|``::
 
     e = v / S        f(d) = (d - d0) S / (Z(d) Z(d0))        1/d = (S - f a_z Z(d0)) / (f b_z Z(d0) + d0 S)

@@ -89,27 +89,26 @@ def sampled_correlation(reference: Tensor, source: Tensor, points: Tensor) -> Te
     table = source.permute(0, 2, 3, 1).reshape(-1, channels)
     rows = reference.permute(0, 2, 3, 1).reshape(-1, channels)
     costs = []
-    for place in points.unbind(1):
-        index, weight = _corners(place, height, width)
+    for index, weight in zip(*_corners(points, height, width), strict=True):
         sampled = F.embedding_bag(index, table, mode="sum", per_sample_weights=weight)
         costs.append((sampled * rows).sum(1))
     return torch.stack(costs).reshape(-1, batch, *reference.shape[2:]).transpose(0, 1) / channels
 
 
 def _corners(points: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Rows of the table [B * h * w, C] and weights, each [B * H * W, 4], of the corners of points [B, 2, H, W]."""
-    points = torch.nan_to_num(points, nan=-2.0)
-    x, y = points[:, 0].clamp(-1, width).flatten(1), points[:, 1].clamp(-1, height).flatten(1)
+    """Rows of the table [B * h * w, C] and weights, each [K, B * H * W, 4], of the corners of points [B, K, 2, H, W]."""
+    places = torch.nan_to_num(points, nan=-2.0).flatten(3)
+    x, y = places[:, :, 0].clamp(-1, width), places[:, :, 1].clamp(-1, height)
     left, top = x.detach().floor(), y.detach().floor()
-    first = torch.arange(len(points), device=points.device)[:, None] * (height * width)
+    first = torch.arange(len(points), device=points.device)[:, None, None] * (height * width)
     rows, weights = [], []
     for row, share_y in ((top, top + 1.0 - y), (top + 1, y - top)):
         for column, share_x in ((left, left + 1.0 - x), (left + 1, x - left)):
             inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
             weights.append(share_x * share_y * inside)
-            place = row.clamp(0, height - 1).long() * width + column.clamp(0, width - 1).long()
-            rows.append(place + first)
-    return torch.stack(rows, -1).reshape(-1, 4), torch.stack(weights, -1).reshape(-1, 4)
+            rows.append((row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).long() + first)
+    shape = (points.shape[1], -1, 4)
+    return torch.stack(rows, -1).transpose(0, 1).reshape(shape), torch.stack(weights, -1).transpose(0, 1).reshape(shape)
 
 
 def _check(
