@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the FADNet family: the names that its releases used, and which network a state dict belongs to."""
+"""Checkpoints of the FADNet and DTN-Net families: names of their releases, and which network a state dict is of."""
 
 from __future__ import annotations
 
@@ -67,12 +67,37 @@ _FADNETPP_SIZES = {
 
 
 def detect_architecture(state_dict: Mapping[str, torch.Tensor]) -> DetectedArchitecture | None:
-    """Tell from names and shapes which network of the FADNet family an unwrapped state dict belongs to, else None."""
+    """Tell from names and shapes which network an unwrapped state dict belongs to, else None.
+
+    It knows the FADNet family and the networks that share its parts (DTN-Net).
+    """
     names = dict(state_dict)
+    normals = _detect_normals(names)
+    if normals is not None:
+        return DetectedArchitecture(normals)
     if _is_original_fadnet(names):
         whole = "dispnetc.conv4_1.conv1.weight" in names
         return DetectedArchitecture("fadnet" if whole else "mobilefadnet_v1")
     return _detect_fadnetpp(convert_fadnetpp_names(names))
+
+
+def _detect_normals(names: StateDict) -> str | None:
+    first = {prefix: names.get(f"{prefix}conv1.0.weight") for prefix in ("normnets.", "normnetdf.", "")}
+    if "stage_one.match_scale" in names and first["normnets."] is not None:
+        return "dtnnet_tiny"
+    known = {
+        ("normnets.", 10): "dtnnet",
+        ("normnets.", 7): "dispnormnet",
+        ("normnetdf.", 7): "dnfusionnet",
+        ("normnetdf.", 10): "dtonfusionnet",
+    }
+    for (prefix, channels), name in known.items():
+        weight = first[prefix]
+        if weight is not None and weight.dim() == 4 and weight.shape[1] == channels:
+            return name
+    alone = first[""]
+    bare = alone is not None and tuple(alone.shape) == (64, 6, 7, 7) and "pred_flow0.weight" in names
+    return "normnets" if bare else None
 
 
 def _detect_fadnetpp(names: StateDict) -> DetectedArchitecture | None:
