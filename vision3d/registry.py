@@ -20,6 +20,8 @@ _MODEL_MODULES = (
     "vision3d.models.normals.compact",
     "vision3d.models.normals.dtnnet",
     "vision3d.models.mvs.dispmvs",
+    "vision3d.models.panorama.panoramadepth",
+    "vision3d.models.panorama.spheredepth",
     "vision3d.models.stereo.covonet",
     "vision3d.models.stereo.easnet",
     "vision3d.models.stereo.covonet_sgm",
