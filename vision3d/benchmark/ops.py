@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = (
     "process CPU time, minimum of repeats after one warm-up call, fresh result each call; "
-    "forward without gradients, forward + backward to both inputs"
+    "forward without gradients, forward + backward to all inputs"
 )
 
 
@@ -112,6 +112,7 @@ def _cases() -> Iterator[Case]:
     yield from _correlations()
     yield from _volumes()
     yield from _maps()
+    yield from _deformable()
 
 
 def _correlations() -> Iterator[Case]:
@@ -192,6 +193,22 @@ def _maps() -> Iterator[Case]:
         lambda disparity, weights: reference.convex_upsample(disparity, weights, 4),
         {"default": lambda disparity, weights: ops.convex_upsample(disparity, weights, 4)},
     )
+
+
+def _deformable() -> Iterator[Case]:
+    from vision3d import ops
+    from vision3d.ops import reference
+
+    for c, h, w in ((64, 182, 320), (32, 91, 160), (16, 46, 80), (64, 54, 118)):
+        offset, mask = 2 * _features(1, 36, h, w, count=1)[0], _features(1, 18, h, w, count=1)[0]
+        weight = _features(c, c, 3, 3, count=1)[0] / (3 * c**0.5)
+        yield Case(
+            "deform_conv2d",
+            f"B1 C{c} G2 {h}x{w} 3x3",
+            (*_features(1, c, h, w, count=1), offset, weight, mask),
+            lambda x, o, k, m: reference.deform_conv2d(x, o, k, mask=m, padding=2, dilation=2),
+            {"default": lambda x, o, k, m: ops.deform_conv2d(x, o, k, mask=m, padding=2, dilation=2)},
+        )
 
 
 def _best(function: Callable[[], object], seconds: float) -> float:

@@ -47,7 +47,7 @@ def _check_maps(
     groups, rest = divmod(offset.shape[1], 2 * taps)
     if groups == 0 or rest or x.shape[1] % groups:
         raise InputError(
-            f"deform_conv2d: offset {shape_text(offset)} must have 2 * {taps} channels (dy, dx of each tap) for each "
+            f"deform_conv2d: offset {shape_text(offset)} must have {2 * taps} channels (dy, dx of each tap) for each "
             f"deformable group, and the groups must divide the channels of input {shape_text(x)}"
         )
     maps = [("offset", offset, 2)] if mask is None else [("offset", offset, 2), ("mask", mask, 1)]
