@@ -210,3 +210,4 @@ for _name, _task, _reader in (
 ):
     register_dataset(_name, f"vision3d.datasets.{_reader}", task=_task)
 register_dataset("synthetic", "vision3d.datasets.synthetic.scenes:SyntheticScenes", needs_root=False)
+register_dataset("synthetic_rooms", "vision3d.datasets.synthetic.rooms:RoomStereo", needs_root=False)
