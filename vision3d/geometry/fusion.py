@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Geometric consistency of depth maps, and their fusion to a point cloud (as in MVSNet, arXiv 1804.02505, and DispMVS).
+"""Geometric consistency of depth maps, and their fusion to a point cloud (as in MVSNet, arXiv 1804.02505).
 
-A depth is confirmed by a source view if lifting it, projecting it there, lifting the depth found there and projecting it
-back ends near the pixel, at nearly the same depth.
+A depth is confirmed by a source view if lifting it, projecting it there, lifting the depth found there and projecting
+it back ends near the pixel, at nearly the same depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from vision3d.types import Camera, PointCloud
 
 @dataclass(frozen=True)
 class ConsistencyRule:
-    """When a depth is kept. The default is one setting for all scenes; published DTU and Tanks results tune it by scene.
+    """When a depth is kept. The default is one setting for all scenes; published results are often tuned by scene.
 
     Attributes:
         min_views: source views that must confirm it.
@@ -41,7 +40,8 @@ class ConsistencyRule:
             )
 
 
-class Consistency(NamedTuple):
+@dataclass(frozen=True)
+class Consistency:
     """Result of :func:`check_consistency`.
 
     Attributes:

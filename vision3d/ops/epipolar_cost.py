@@ -96,7 +96,7 @@ def sampled_correlation(reference: Tensor, source: Tensor, points: Tensor) -> Te
 
 
 def _corners(points: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Rows of the table [B * h * w, C] and weights, each [K, B * H * W, 4], of the corners of points [B, K, 2, H, W]."""
+    """Rows of the table [B * h * w, C] and weights, [K, B * H * W, 4] each, of the corners of the points."""
     places = torch.nan_to_num(points, nan=-2.0).flatten(3)
     x, y = places[:, :, 0].clamp(-1, width), places[:, :, 1].clamp(-1, height)
     left, top = x.detach().floor(), y.detach().floor()
@@ -106,7 +106,7 @@ def _corners(points: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
         for column, share_x in ((left, left + 1.0 - x), (left + 1, x - left)):
             inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
             weights.append(share_x * share_y * inside)
-            rows.append((row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).long() + first)
+            rows.append(row.clamp(0, height - 1).long() * width + column.clamp(0, width - 1).long() + first)
     shape = (points.shape[1], -1, 4)
     return torch.stack(rows, -1).transpose(0, 1).reshape(shape), torch.stack(weights, -1).transpose(0, 1).reshape(shape)
 

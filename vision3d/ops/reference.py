@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -182,3 +183,94 @@ def deform_conv2d(
             samples.append(values if mask is None else values * mask[:, group * taps + tap, None])
         result = result + F.conv2d(torch.cat(samples, dim=1), weight[:, :, i : i + 1, j : j + 1], groups=groups)
     return result if bias is None else result + bias[:, None, None]
+
+
+def epipolar_cost(
+    reference: torch.Tensor,
+    pyramid: Sequence[torch.Tensor],
+    base: torch.Tensor,
+    direction: torch.Tensor,
+    flow: torch.Tensor,
+    radius: int,
+    *,
+    half_pixel: bool = False,
+) -> torch.Tensor:
+    """Loop over levels and steps: sample a map of source features, then the mean over channels of the product."""
+    planes = []
+    for level, features in enumerate(pyramid):
+        height, width = features.shape[2:]
+        for step in range(-radius, radius + 1):
+            points = (base + (flow + step) * direction + (0.5 if half_pixel else 0.0)) / 2**level
+            x, y = (points - (0.5 if half_pixel else 0.0)).unbind(1)
+            grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], dim=3)
+            sampled = F.grid_sample(features, grid, padding_mode="zeros", align_corners=False)
+            planes.append((reference * sampled).mean(dim=1))
+    return torch.stack(planes, dim=1)
+
+
+def epipolar_flow(
+    depth: torch.Tensor,
+    base_depth: torch.Tensor,
+    reference_intrinsics: torch.Tensor,
+    source_intrinsics: torch.Tensor,
+    source_from_reference: torch.Tensor,
+) -> torch.Tensor:
+    """Pixel by pixel: project the points at both depths, measure along the line through them, signed by the depths."""
+    flow = torch.zeros_like(depth)
+    batch, _, height, width = depth.shape
+    for b in range(batch):
+        for y in range(height):
+            for x in range(width):
+                ray = torch.linalg.inv(reference_intrinsics[b]) @ depth.new_tensor([x, y, 1.0])
+                ends = []
+                for z in (base_depth[b, 0, y, x], depth[b, 0, y, x]):
+                    point = source_from_reference[b, :3, :3] @ (ray / ray[2] * z) + source_from_reference[b, :3, 3]
+                    pixel = source_intrinsics[b] @ point
+                    ends.append(pixel[:2] / pixel[2])
+                sign = torch.sign(depth[b, 0, y, x] - base_depth[b, 0, y, x])
+                flow[b, 0, y, x] = sign * (ends[1] - ends[0]).norm()
+    return flow
+
+
+def face_convolution(
+    features: torch.Tensor,
+    neighbours: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    stride: int = 1,
+) -> torch.Tensor:
+    """Loop over the neighbours, four products: [B, F, O], or [B, F / 4, O] of the middle children."""
+    around = [features[:, neighbours[:, k]] for k in range(neighbours.shape[1])]
+    total, turn, spread = (torch.zeros_like(features) for _ in range(3))
+    for k, value in enumerate(around):
+        total = total + value
+        turn = turn + (around[(k + 1) % len(around)] - value).abs()
+        spread = spread + (features - value).abs()
+    result = sum(term @ weight[:, :, k].t() for k, term in enumerate((features, total, turn, spread)))
+    result = result if bias is None else result + bias
+    return result[:, 3 * features.shape[1] // 4 :] if stride == 2 else result
+
+
+def face_pool(features: torch.Tensor, mode: str = "max") -> torch.Tensor:
+    """Loop over the parents and their children f, f + n, f + 2n, f + 3n: [B, n, C]."""
+    count = features.shape[1] // 4
+    pooled = []
+    for f in range(count):
+        children = torch.stack([features[:, f + k * count] for k in range(4)])
+        pooled.append(children.amax(dim=0) if mode == "max" else children.mean(dim=0))
+    return torch.stack(pooled, dim=1)
+
+
+def face_unpool(features: torch.Tensor, adjacency: torch.Tensor, mode: str = "bilinear") -> torch.Tensor:
+    """Loop over the faces; the child at corner k lies between the two sides that meet there: [B, 4n, C]."""
+    count = features.shape[1]
+    result = features.new_zeros((features.shape[0], 4 * count, features.shape[2]))
+    for f in range(count):
+        for k in range(4):
+            value = features[:, f]
+            if mode == "bilinear" and k < 3:
+                first, second = (adjacency[f, j] for j in range(3) if j != k)
+                value = (2 * value + features[:, first] + features[:, second]) / 4
+            result[:, f + k * count] = value
+    return result

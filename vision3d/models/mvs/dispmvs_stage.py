@@ -124,7 +124,7 @@ class Stage:
         hidden, context = context.chunk(2, 1)
         terms = self.block.gru.context_terms(torch.relu(context))
         groups = self._groups(inputs, features, torch.tanh(hidden), depth)
-        maps = []
+        maps: list[Tensor] = []
         for step in range(iterations):
             last = step == iterations - 1
             if step:
