@@ -63,12 +63,16 @@ class Camera:
     def cy(self) -> float:
         return float(self.intrinsics[1, 2])
 
-    def resized(self, width: int, height: int) -> Camera:
-        """The camera of the same view resampled to ``width`` x ``height`` (pixel centres at integers)."""
+    def resized(self, width: int, height: int, half_pixel: bool = True) -> Camera:
+        """The camera of the same view resampled to ``width`` x ``height`` (pixel centres at integers).
+
+        ``half_pixel=False`` leaves out the term that keeps the centres exact, as public multi-view code does.
+        """
         if self.width is None or self.height is None:
             raise CalibrationError("the camera does not know its image size, so it cannot follow a resize")
         sx, sy = width / self.width, height / self.height
-        scale = np.array([[sx, 0.0, 0.5 * sx - 0.5], [0.0, sy, 0.5 * sy - 0.5], [0.0, 0.0, 1.0]])
+        shift_x, shift_y = (0.5 * sx - 0.5, 0.5 * sy - 0.5) if half_pixel else (0.0, 0.0)
+        scale = np.array([[sx, 0.0, shift_x], [0.0, sy, shift_y], [0.0, 0.0, 1.0]])
         return replace(self, intrinsics=scale @ self.intrinsics, width=width, height=height)
 
     def cropped(self, left: int, top: int, width: int, height: int) -> Camera:
