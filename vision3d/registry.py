@@ -17,6 +17,7 @@ TASKS = ("stereo", "normals", "mvs", "panorama", "nerf")
 
 # Modules that register networks, imported when a name is first looked up, so that `import vision3d` stays cheap.
 _MODEL_MODULES = (
+    "vision3d.models.nerf.cfnerf",
     "vision3d.models.normals.compact",
     "vision3d.models.normals.dtnnet",
     "vision3d.models.mvs.dispmvs",
