@@ -113,6 +113,7 @@ def _cases() -> Iterator[Case]:
     yield from _volumes()
     yield from _maps()
     yield from _deformable()
+    yield from _faces()
 
 
 def _correlations() -> Iterator[Case]:
@@ -208,6 +209,33 @@ def _deformable() -> Iterator[Case]:
             (*_features(1, c, h, w, count=1), offset, weight, mask),
             lambda x, o, k, m: reference.deform_conv2d(x, o, k, mask=m, padding=2, dilation=2),
             {"default": lambda x, o, k, m: ops.deform_conv2d(x, o, k, mask=m, padding=2, dilation=2)},
+        )
+
+
+def _faces() -> Iterator[Case]:
+    import torch
+
+    from vision3d import ops
+    from vision3d.geometry.icosphere import icosphere
+    from vision3d.ops import reference
+
+    for level, channels in ((5, 64), (3, 256)):
+        mesh = icosphere(level)
+        adjacency, twins = (torch.from_numpy(table.astype("int64")) for table in (mesh.adjacency, mesh.twins))
+        inputs = (
+            *_features(1, len(mesh.faces), channels, count=1),
+            *_features(channels, channels, 4, count=1),
+        )
+        yield Case(
+            "face_convolution",
+            f"B1 F{len(mesh.faces)} C{channels}",
+            inputs,
+            lambda features, weight, adjacency=adjacency: reference.face_convolution(features, adjacency, weight),
+            {
+                "default": lambda features, weight, adjacency=adjacency, twins=twins: ops.face_convolution(
+                    features, adjacency, weight, twins=twins
+                )
+            },
         )
 
 

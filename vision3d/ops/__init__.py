@@ -11,6 +11,7 @@ from vision3d.ops.epipolar_cost import epipolar_cost, feature_pyramid
 from vision3d.ops.padding import Padding, pad_to_multiple, resize_disparity
 from vision3d.ops.regression import disparity_regression
 from vision3d.ops.semi_global import semi_global_matching
+from vision3d.ops.spherical import face_convolution, face_pool, face_unpool, paint_faces, sample_panorama
 from vision3d.ops.upsampling import convex_upsample
 from vision3d.ops.warping import warp_by_disparity
 
@@ -26,10 +27,15 @@ __all__ = [
     "disparity_regression",
     "epipolar_cost",
     "epipolar_lines",
+    "face_convolution",
+    "face_pool",
+    "face_unpool",
     "feature_pyramid",
     "groupwise_correlation",
     "pad_to_multiple",
+    "paint_faces",
     "resize_disparity",
+    "sample_panorama",
     "semi_global_matching",
     "warp_by_disparity",
 ]

@@ -8,6 +8,7 @@ at the opposite longitude. The width is chosen so that it has as many parameters
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -93,7 +94,7 @@ class PanoramaDepth(nn.Module):
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         self.stages = nn.ModuleList(
             nn.Sequential(nn.MaxPool2d(2), BasicBlock(before, after), BasicBlock(after, after))
-            for before, after in zip(widths, widths[1:], strict=False)
+            for before, after in pairwise(widths)
         )
         outputs = [4 * width, 2 * width, width, max(width // 2, 1)]
         inputs = [8 * width, *outputs[:-1]]
@@ -127,7 +128,8 @@ class PanoramaDepth(nn.Module):
         features = [self.stem(F.pixel_unshuffle(self.normalization(image), self.patch))]
         for stage in self.stages:
             features.append(stage(features[-1]))
-        x, scales = features[SCALES], []
+        scales: list[Tensor] = []
+        x = features[SCALES]
         for step in range(SCALES):
             x = _enlarged(self.reduce[step](x))
             x = self.merge[step](torch.cat([x, features[SCALES - 1 - step]], dim=1))

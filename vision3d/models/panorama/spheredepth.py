@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -93,8 +94,7 @@ class Encoder(nn.Module):
         self.stem = FaceUnit(inputs, width)
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         self.stages = nn.ModuleList(
-            nn.ModuleList([BasicBlock(before, after), BasicBlock(after, after)])
-            for before, after in zip(widths, widths[1:], strict=False)
+            nn.ModuleList([BasicBlock(before, after), BasicBlock(after, after)]) for before, after in pairwise(widths)
         )
 
     def forward(self, x: Tensor, meshes: list[Mesh]) -> list[Tensor]:
@@ -215,7 +215,8 @@ class SphereDepth(nn.Module):
         check_panorama(image, self.size_multiple)
         meshes = [self.mesh(self.level - step) for step in range(SCALES + 1)]
         features = self.encoder(self.texture_of(self.normalization(image)), meshes)
-        x, scales = features[SCALES], []
+        scales: list[Tensor] = []
+        x = features[SCALES]
         for step, stage in enumerate(self.decoder):
             fine = SCALES - 1 - step
             x = stage(x, features[fine], meshes[fine + 1], meshes[fine])
