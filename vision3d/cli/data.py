@@ -29,7 +29,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     synthesize = actions.add_parser(
         "synthesize",
         help="write synthetic stereo scenes with exact disparity",
-        description="Write synthetic stereo scenes with exact disparity. A seed and a size always give the same scene.",
+        description="Write synthetic stereo scenes with exact disparity. A seed and a size always give the same scene. "
+        "'--kind rooms --layout irs' writes ray-cast rooms with normals in the folders and file formats of IRS.",
     )
     synthesize.add_argument("out", type=Path, metavar="OUT", help="the folder to write")
     synthesize.add_argument("--scenes", type=positive, default=100, metavar="N", help="how many (default 100)")
@@ -47,8 +48,19 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         type=float,
         default=0.0,
         metavar="PX",
-        help="largest vertical misalignment of the right view (default 0)",
+        help="largest vertical misalignment of the right view (default 0), of layered scenes only",
     )
+    synthesize.add_argument(
+        "--kind",
+        choices=["layered", "rooms", "mixture"],
+        default="layered",
+        help="layered: textured shapes in front of each other (default); rooms: ray-cast furnished rooms with normals "
+        "(extra '3d'); mixture: rooms at even seeds, layered scenes at odd ones",
+    )
+    for name, what in (("baseline", "metres (default 0.1 0.1)"), ("focal", "shares of the width (default 0.5 0.5)")):
+        synthesize.add_argument(
+            f"--{name}", type=float, nargs=2, metavar=("LOW", "HIGH"), help=f"range of the rigs in rooms, {what}"
+        )
     synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="of sceneflow (default TRAIN)")
     synthesize.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     synthesize.set_defaults(run=run_synthesize)
@@ -67,7 +79,8 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
     from rich.progress import track
 
     from vision3d.datasets.sceneflow import write_sceneflow_tree
-    from vision3d.datasets.synthetic import SceneOptions, make_scene
+    from vision3d.datasets.synthetic import SceneOptions
+    from vision3d.datasets.synthetic.kinds import make_pair
     from vision3d.datasets.toy import list_layouts, write_toy_tree
     from vision3d.errors import UnknownNameError
     from vision3d.io.files import ensure_folder
@@ -77,8 +90,9 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
 
     ensure_folder(arguments.out)
     height, width = arguments.size
+    rooms = _room_options(arguments)
     options = SceneOptions(rectification_error=arguments.rectification_error)
-    make = partial(make_scene, height=height, width=width, options=options)
+    make = partial(make_pair, height=height, width=width, kind=arguments.kind, layered=options, rooms=rooms)
     seeds = range(arguments.seed, arguments.seed + arguments.scenes)
     samples = track(
         _samples(make, seeds, arguments.workers),
@@ -92,6 +106,26 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
         write_toy_tree(arguments.layout, arguments.out, samples)
     print(f"{arguments.scenes} scenes in {arguments.out}")
     return 0
+
+
+def _room_options(arguments: argparse.Namespace) -> dict[str, object]:
+    """The options of rooms that were given; illegal combinations are refused before anything is written."""
+    from vision3d.errors import ConfigError
+
+    given: dict[str, Any] = {
+        name: tuple(getattr(arguments, name)) for name in ("baseline", "focal") if getattr(arguments, name)
+    }
+    if given and arguments.kind == "layered":
+        raise ConfigError(f"--{next(iter(given))} belongs to rooms: add --kind rooms or --kind mixture")
+    if given and arguments.layout == "irs":
+        raise ConfigError(f"--{next(iter(given))}: the layout irs has one camera for all pairs: leave the option out")
+    if arguments.rectification_error and arguments.kind == "rooms":
+        raise ConfigError("--rectification-error belongs to layered scenes: leave it out with --kind rooms")
+    if arguments.kind != "layered":
+        from vision3d.datasets.synthetic.rooms import RoomOptions
+
+        RoomOptions(**given)
+    return given
 
 
 def _samples(make: Callable[[int], StereoSample], seeds: Sequence[int], workers: int) -> Iterator[StereoSample]:

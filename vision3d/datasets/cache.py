@@ -2,7 +2,8 @@
 """A fast pool of stereo pairs of one size a shard: memory-mapped arrays, of which a crop reads only its own rows.
 
 Layout: ``<name>.left.npy`` and ``<name>.right.npy`` [N, H, W, 3] uint8, ``<name>.disparity.npy`` [N, H, W] float16 or
-float32 with NaN where unknown, and ``<name>.json`` (scene names), which is written last and marks a complete shard.
+float32 with NaN where unknown, where there are normals ``<name>.normals.npy`` [N, H, W, 3] float16 (NaN: unknown),
+and ``<name>.json`` (scene names, and whether there are normals), which is written last and marks a complete shard.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ class PoolStereo(SkippingReader):
         shard = bisect.bisect_right(self._ends, place)
         arrays, scenes = self._shards[shard]
         row = place - (self._ends[shard - 1] if shard else 0)
-        left, right, disparity = (array[row] for array in arrays)
-        return StereoSample(left=left, right=right, disparity=disparity, scene=scenes[row])
+        maps = {part: array[row] for part, array in arrays.items()}
+        return StereoSample(**maps, scene=scenes[row])
 
-    def _open_shards(self, names: list[Path]) -> list[tuple[list[np.ndarray], list[str]]]:
+    def _open_shards(self, names: list[Path]) -> list[tuple[dict[str, np.ndarray], list[str]]]:
         shards = []
         for name in names:
             try:
@@ -91,14 +92,17 @@ class PoolStereo(SkippingReader):
         return shards
 
 
-def _open_shard(name: Path) -> tuple[list[np.ndarray], list[str]]:
+def _open_shard(name: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     try:
-        scenes = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))["scenes"]
-        arrays = [np.load(f"{name}.{part}.npy", mmap_mode="r") for part in _PARTS]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        facts = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
+        scenes = facts["scenes"]
+        parts = (*_PARTS, "normals") if facts.get("normals") else _PARTS
+        arrays = {part: np.load(f"{name}.{part}.npy", mmap_mode="r") for part in parts}
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{name}: damaged shard of a stereo pool ({error}): write it anew") from error
-    left, right, disparity = arrays
-    if left.shape != right.shape or left.shape[:3] != disparity.shape or len(scenes) != len(left):
+    left, right = arrays["left"], arrays["right"]
+    fits = left.shape == right.shape == arrays.get("normals", left).shape
+    if not fits or left.shape[:3] != arrays["disparity"].shape or len(scenes) != len(left):
         raise FileFormatError(f"{name}: the arrays of this shard do not fit each other: write it anew")
     return arrays, [str(scene) for scene in scenes]
 
@@ -112,6 +116,7 @@ def write_pool(
 ) -> int:
     """Write samples into shards of ``shard_size`` pairs and return their number.
 
+    A shard has normals if one of its samples has some; those of the others are unknown (NaN).
     A sample of another size begins a new shard. Several processes may write into one folder with different prefixes.
 
     Raises:
@@ -137,13 +142,19 @@ def write_pool(
 def _write_shard(folder: Path, name: str, samples: list[StereoSample], dtype: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for part in _PARTS:
-            kind = dtype if part == "disparity" else "uint8"
+        facts: dict[str, object] = {"scenes": [sample.scene for sample in samples]}
+        stacks = {part: np.stack([np.asarray(getattr(sample, part)) for sample in samples]) for part in _PARTS}
+        if any(sample.normals is not None for sample in samples):
+            unknown = np.full(samples[0].left.shape, np.nan, np.float16)
+            maps = [unknown if sample.normals is None else sample.normals for sample in samples]
+            stacks["normals"], facts["normals"] = np.stack(maps), True
+        for part, stack in stacks.items():
+            kind = {"disparity": dtype, "normals": "float16"}.get(part, "uint8")
             temporary = folder / f".{name}.{part}.tmp.npy"
-            np.save(temporary, np.stack([np.asarray(getattr(sample, part)) for sample in samples]).astype(kind))
+            np.save(temporary, stack.astype(kind))
             os.replace(temporary, folder / f"{name}.{part}.npy")
         temporary = folder / f".{name}.tmp"
-        temporary.write_text(json.dumps({"scenes": [sample.scene for sample in samples]}), encoding="utf-8")
+        temporary.write_text(json.dumps(facts), encoding="utf-8")
         os.replace(temporary, folder / f"{name}.json")
     except OSError as error:
         raise OutputError(f"{folder}: the pool cannot be written ({error.strerror}): check the path") from error
