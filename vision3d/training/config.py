@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vision3d.errors import ConfigError, UnknownNameError
+from vision3d.training.distributed.options import CommunicationConfig, check_communication
 
 
 @dataclass
@@ -97,14 +98,15 @@ class LossConfig:
 
 @dataclass
 class OptimizerConfig:
-    """The optimiser. ``eps`` null takes 1e-8 (Adam, AdamW) or 1e-6 (LAMB)."""
+    """The optimiser. ``eps`` null takes 1e-8 (Adam, AdamW) or 1e-6 (LAMB). ``momentum`` is that of SGD."""
 
-    name: Literal["adam", "adamw", "lamb"] = "adam"
+    name: Literal["adam", "adamw", "lamb", "sgd"] = "adam"
     lr: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float | None = None
     weight_decay: float = 0.0
     amsgrad: bool = False
+    momentum: float = 0.0
 
 
 @dataclass
@@ -145,7 +147,9 @@ class TrainerConfig:
         non_finite: a loss or gradient that is not finite stops the training (error) or costs one step (skip).
         val_every_steps, checkpoint_every_steps, log_every_steps: periods; val_every_steps 0 turns validation off.
         images: validation pairs drawn as PNG at each validation.
-        accelerator, devices, nodes, strategy: as in Lightning; more than one device uses DDP.
+        accelerator, devices, nodes, strategy: as in Lightning; more than one device uses DDP. Strategy fsdp2 shards the
+            parameters.
+        sync_batchnorm: normalise over the batches of all processes.
         export_fp16: also write ``weights.fp16.safetensors``.
         freeze_batchnorm: keep the running statistics of batch normalisation (fine-tuning with tiny batches).
     """
@@ -168,6 +172,7 @@ class TrainerConfig:
     devices: int = 1
     nodes: int = 1
     strategy: str = "auto"
+    sync_batchnorm: bool = False
     export_fp16: bool = False
     freeze_batchnorm: bool = False
 
@@ -182,6 +187,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    communication: CommunicationConfig = field(default_factory=CommunicationConfig)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -381,6 +387,7 @@ def _check_values(config: TrainConfig, where: str) -> None:
     if not 0 <= trainer.ema_decay < 1:
         raise ConfigError(f"{where}: trainer.ema_decay must lie in [0, 1), got {trainer.ema_decay}")
     _check_ranges(config, where)
+    check_communication(config, where)
     _check_schedule(schedule, where)
     if not config.data.train:
         raise ConfigError(f"{where}: data.train is empty: name at least one data set")
@@ -407,8 +414,14 @@ def _check_ranges(config: TrainConfig, where: str) -> None:
     for name, share in {"data.crop_top": data.crop_top, "data.vertical_flip": data.vertical_flip}.items():
         if not 0 <= share <= 1:
             raise ConfigError(f"{where}: {name} must lie in [0, 1], got {share}")
-    if optimizer.amsgrad and optimizer.name == "lamb":
-        raise ConfigError(f"{where}: optimizer.amsgrad has no meaning for lamb: remove it, or choose adam or adamw")
+    if optimizer.amsgrad and optimizer.name in ("lamb", "sgd"):
+        raise ConfigError(
+            f"{where}: optimizer.amsgrad has no meaning for {optimizer.name}: remove it, or choose adam or adamw"
+        )
+    if not 0 <= optimizer.momentum < 1:
+        raise ConfigError(f"{where}: optimizer.momentum must lie in [0, 1), got {optimizer.momentum}")
+    if optimizer.momentum and optimizer.name != "sgd":
+        raise ConfigError(f"{where}: optimizer.momentum is an option of sgd: set optimizer.betas for {optimizer.name}")
 
 
 def _check_schedule(schedule: ScheduleConfig, where: str) -> None:

@@ -69,6 +69,8 @@ class Lamb(torch.optim.Optimizer):
 def create_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Build the optimiser of a recipe over the trainable parameters of ``model``."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if config.name == "sgd":
+        return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
     common: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas), "weight_decay": config.weight_decay}
     usual = 1e-6 if config.name == "lamb" else 1e-8
     common["eps"] = usual if config.eps is None else config.eps
