@@ -70,7 +70,7 @@ class CompactDTNNet(NormalNetwork, nn.Module):
         self.max_disparity = self.stage_one.max_disparity
         self.normnets = NormNetS(10, reduced_widths(width_ratio))
         initialize_kaiming(self.normnets)
-        nn.init.normal_(self.normnets.get_parameter("pred_flow0.weight"), std=1e-3)
+        nn.init.zeros_(self.normnets.get_parameter("pred_flow0.weight"))  # no correction at first
 
     def initial_normals(self, disparity: Tensor, intrinsics: Tensor | None = None) -> Tensor:
         """The normals that the second stage corrects, unit, [B, 3, H, W].
