@@ -54,7 +54,7 @@ class Stage:
         density_noise: standard deviation of the noise on raw densities.
         jitter_pixels: rays pass anywhere in their pixel instead of its centre.
         precision: "bfloat16" runs the networks in mixed precision.
-        patience: end early when the smoothed loss falls by less than the share ``least_gain`` in so many steps; None: no.
+        patience: end early when the smoothed loss falls by less than the share ``least_gain`` in so many steps.
         least_gain: see ``patience``.
     """
 
