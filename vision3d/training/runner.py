@@ -14,8 +14,9 @@ import torch
 
 from vision3d.errors import ConfigError, MissingExtraError, OutputError, WeightsError
 from vision3d.io.files import atomic_write, ensure_folder
-from vision3d.training.config import TrainConfig, TrainerConfig, config_to_dict
+from vision3d.training.config import TrainConfig, config_to_dict
 from vision3d.training.data import TrainingPairs, data_length, open_sources, train_loader, validation_loader
+from vision3d.training.distributed.agreement import check_launch
 from vision3d.training.optimizers import plan_rounds
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
     disable_possible_user_warnings()
     warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated")
     settings = config.trainer
+    check_launch(settings.devices, settings.nodes)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     folder = Path(settings.output)
@@ -66,19 +68,26 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
     task = StereoTask(config, rounds, steps_per_epoch, length)
     if checkpoint is not None:
         _check_checkpoint(checkpoint, task)
-    trainer = _make_trainer(config, folder, total)
+    trainer = _make_trainer(config, folder, total, checkpoint)
     _write_recipe(folder, config)
     _attach_loaders(task, pairs)
     if trainer.is_global_zero:
         logger.info("%s: %d steps into %s, from %s", config.model.name, total, folder, checkpoint or "the start")
     trainer.fit(task, ckpt_path=checkpoint, weights_only=True)
     weights = folder / "weights.safetensors"
+    state = _whole_state(task)
     if trainer.is_global_zero:
-        export_weights(task, weights)
+        export_weights(task, weights, state=state)
         if settings.export_fp16:
-            export_weights(task, folder / "weights.fp16.safetensors", torch.float16)
+            export_weights(task, folder / "weights.fp16.safetensors", torch.float16, state)
         logger.info("weights: %s", weights)
     return weights
+
+
+def _whole_state(task: StereoTask) -> dict[str, torch.Tensor]:
+    """The state dict of the evaluated network; every process takes part in putting sharded tensors together."""
+    state = task.evaluated.state_dict()
+    return {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in state.items()}
 
 
 def find_checkpoint(folder: Path, resume: str | Path | None) -> Path | None:
@@ -113,16 +122,21 @@ def _check_checkpoint(path: Path, task: StereoTask) -> None:
         )
 
 
-def export_weights(task: StereoTask, path: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write the evaluated network (the average where there is one) as safetensors, floats as ``dtype``."""
+def export_weights(
+    task: StereoTask, path: Path, dtype: torch.dtype = torch.float32, state: dict[str, torch.Tensor] | None = None
+) -> None:
+    """Write the evaluated network (the average where there is one) as safetensors, floats as ``dtype``.
+
+    ``state`` takes the place of its state dict, which has but a part of each tensor where they are sharded.
+    """
     from safetensors.torch import save
 
-    state = {
+    converted = {
         name: (value.to(dtype) if value.is_floating_point() else value).detach().cpu().contiguous()
-        for name, value in task.evaluated.state_dict().items()
+        for name, value in (task.evaluated.state_dict() if state is None else state).items()
     }
     with atomic_write(path) as temporary:
-        temporary.write_bytes(save(state, metadata={"model": task.config.model.name}))
+        temporary.write_bytes(save(converted, metadata={"model": task.config.model.name}))
 
 
 def _refuse_used_folder(folder: Path, fresh: bool) -> None:
@@ -154,7 +168,7 @@ def _attach_loaders(task: StereoTask, pairs: TrainingPairs) -> None:
     task.val_dataloader = validation  # type: ignore[method-assign]
 
 
-def _make_trainer(config: TrainConfig, folder: Path, total: int) -> Trainer:
+def _make_trainer(config: TrainConfig, folder: Path, total: int, checkpoint: Path | None) -> Trainer:
     """Lightning's trainer of a recipe.
 
     Raises:
@@ -163,7 +177,7 @@ def _make_trainer(config: TrainConfig, folder: Path, total: int) -> Trainer:
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch import Trainer
 
-    settings, options = config.trainer, _trainer_options(config, folder, total)
+    settings, options = config.trainer, _trainer_options(config, folder, total, checkpoint)
     try:
         return Trainer(**options)
     except (ValueError, ImportError, MisconfigurationException) as error:
@@ -173,11 +187,12 @@ def _make_trainer(config: TrainConfig, folder: Path, total: int) -> Trainer:
         ) from error
 
 
-def _trainer_options(config: TrainConfig, folder: Path, total: int) -> dict[str, Any]:
+def _trainer_options(config: TrainConfig, folder: Path, total: int, checkpoint: Path | None) -> dict[str, Any]:
     from lightning.pytorch import Callback
     from lightning.pytorch.callbacks import RichProgressBar
 
     from vision3d.training.callbacks import Checkpoints, MetricsFile, Previews
+    from vision3d.training.distributed.strategy import create_strategy
 
     settings = config.trainer
     validate = bool(settings.val_every_steps and config.data.validation)
@@ -186,6 +201,8 @@ def _trainer_options(config: TrainConfig, folder: Path, total: int) -> dict[str,
         Previews(folder / "images", float(config.loss.options.get("max_disparity", 192))),
         Checkpoints(folder, settings.checkpoint_every_steps),
     ]
+    if settings.devices * settings.nodes > 1:
+        callbacks += _communication_callbacks(folder, checkpoint)
     if sys.stderr.isatty():
         callbacks.append(RichProgressBar(console_kwargs={"stderr": True}))
     every = settings.val_every_steps * settings.accumulate
@@ -193,7 +210,7 @@ def _trainer_options(config: TrainConfig, folder: Path, total: int) -> dict[str,
         "accelerator": settings.accelerator,
         "devices": settings.devices,
         "num_nodes": settings.nodes,
-        "strategy": _strategy(settings),
+        "strategy": create_strategy(config),
         "precision": "bf16-mixed" if settings.precision == "bf16" else "32-true",
         "max_steps": total,
         "max_epochs": -1,
@@ -212,10 +229,11 @@ def _trainer_options(config: TrainConfig, folder: Path, total: int) -> dict[str,
     }
 
 
-def _strategy(settings: TrainerConfig) -> Any:
-    if settings.strategy == "auto" and settings.devices * settings.nodes > 1:
-        return "ddp"
-    return settings.strategy
+def _communication_callbacks(folder: Path, checkpoint: Path | None) -> list[Any]:
+    from vision3d.training.distributed.report import CommunicationReport
+    from vision3d.training.distributed.saving import CommunicationState
+
+    return [CommunicationState(folder, checkpoint), CommunicationReport(folder / "communication.json")]
 
 
 def _make_logger(folder: Path) -> Any:

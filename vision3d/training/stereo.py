@@ -18,6 +18,7 @@ from vision3d.evaluation.metrics import DisparityMetrics
 from vision3d.inference import size_multiple
 from vision3d.ops import pad_to_multiple
 from vision3d.training.config import TrainConfig
+from vision3d.training.distributed.agreement import gather_trouble
 from vision3d.training.losses import create_loss
 from vision3d.training.optimizers import Round, create_optimizer, find_round, learning_rate_factor
 from vision3d.types import StereoBatch
@@ -62,6 +63,10 @@ class StereoTask(LightningModule):
         self.pairs = pairs
         self.config, self.rounds, self.steps_per_epoch = config, rounds, steps_per_epoch
         self.model = create_model(config.model.name, config.model.pretrained, **config.model.options).train()
+        if config.trainer.sync_batchnorm:
+            from vision3d.training.distributed.batch_norm import synchronize_batch_norm
+
+            self.model = synchronize_batch_norm(self.model)
         self.average: nn.Module | None = None
         if config.trainer.ema_decay:
             self.average = copy.deepcopy(self.model).eval().requires_grad_(False)
@@ -72,8 +77,7 @@ class StereoTask(LightningModule):
         self.validation_metrics: dict[str, float] = {}
         self.previews: list[tuple[StereoBatch, Tensor]] = []
         self._errors = DisparityMetrics(_THRESHOLDS)
-        self._batch: StereoBatch | None = None
-        self._sample_finite: Tensor | None = None
+        self._samples: list[tuple[list[str], Tensor]] = []  # of the step: scenes, and whether they are finite
         self._buffers_before: list[Tensor] = []
         self.train()  # Lightning keeps the modes that it finds
 
@@ -92,6 +96,13 @@ class StereoTask(LightningModule):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+    def configure_model(self) -> None:
+        """Shard the network where the strategy asks for it (fsdp2)."""
+        if self.config.trainer.strategy == "fsdp2":
+            from vision3d.training.distributed.sharding import shard
+
+            shard(self.model, self.device_mesh)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         return create_optimizer(self.model, self.config.optimizer)
@@ -143,7 +154,11 @@ class StereoTask(LightningModule):
         output = self.model(batch.left, batch.right)
         with torch.autocast(self.device.type, enabled=False):
             loss, parts = self.loss(output, batch)
-        self._batch, self._sample_finite = batch, output.disparity.detach().flatten(1).isfinite().all(1)
+        if batch_idx % self.config.trainer.accumulate == 0:
+            self._samples = []
+        parts_of_sample = (batch.left, batch.right, output.disparity.detach())
+        finite = torch.stack([part.flatten(1).isfinite().all(1) for part in parts_of_sample]).all(0)
+        self._samples.append((batch.scenes, finite))
         self.last.update(parts)
         self.last["loss"] = loss.detach()
         return loss
@@ -154,19 +169,22 @@ class StereoTask(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the gradient norm and check that it is finite.
+        """Clip the gradient norm and check that it is finite in every process.
 
         Raises:
-            NonFiniteError: it is not, and the recipe does not skip such steps.
+            NonFiniteError: it is not, and the recipe does not skip such steps; in all processes at the same step.
         """
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(
             parameters, self.config.trainer.clip_norm or float("inf"), error_if_nonfinite=False
         )
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of sharded parameters
         self.last["grad_norm"] = norm.detach()
-        if torch.isfinite(norm) and torch.isfinite(torch.as_tensor(self.last["loss"])):
+        fine = torch.isfinite(norm) and torch.isfinite(torch.as_tensor(self.last["loss"]))
+        trouble = gather_trouble(None if fine else self._describe_non_finite(float(norm)), self.device)
+        if not trouble:
             return
-        message = f"step {self.global_step + 1}: {self._describe_non_finite(float(norm))}"
+        message = f"step {self.global_step + 1}: {'; '.join(trouble)}"
         if self.config.trainer.non_finite == "error":
             raise NonFiniteError(
                 f"{message}: lower optimizer.lr, set trainer.clip_norm, mend the data, or set trainer.non_finite: skip"
@@ -177,14 +195,17 @@ class StereoTask(LightningModule):
         for buffer, before in zip(self.model.buffers(), self._buffers_before, strict=True):
             buffer.copy_(before)
 
-    def _describe_non_finite(self, norm: float) -> str:
-        batch, finite = self._batch, self._sample_finite
-        if batch is None or finite is None:
-            return f"not finite: gradient norm {norm}"
-        inputs = torch.stack([view.flatten(1).isfinite().all(1) for view in (batch.left, batch.right)]).all(0)
-        bad = [scene for scene, good in zip(batch.scenes, (finite & inputs).tolist(), strict=True) if not good]
-        where = ", ".join(bad) if bad else f"one of {', '.join(batch.scenes)}"
-        return f"not finite: loss {float(self.last['loss'])}, gradient norm {norm}, scene {where}"
+    def _describe_non_finite(self, norm: float) -> tuple[bool, str]:
+        """Whether samples of this process are known to be the cause, and the trouble in words."""
+        bad = [
+            scene
+            for scenes, finite in self._samples
+            for scene, good in zip(scenes, finite.tolist(), strict=True)
+            if not good
+        ]
+        scenes = [scene for scenes, _ in self._samples for scene in scenes]
+        where = ", ".join(bad) if bad else f"one of {', '.join(scenes)}"
+        return bool(bad), f"not finite: loss {float(self.last['loss'])}, gradient norm {norm}, scene {where}"
 
     @torch.no_grad()
     def update_average(self) -> None:
