@@ -3,6 +3,7 @@
 
 from vision3d.datasets.synthetic.rooms.layout import make_room
 from vision3d.datasets.synthetic.rooms.options import RoomOptions
+from vision3d.datasets.synthetic.rooms.samples import make_room_panorama, make_room_views
 from vision3d.datasets.synthetic.rooms.stereo import RoomStereo, make_room_stereo
 
-__all__ = ["RoomOptions", "RoomStereo", "make_room", "make_room_stereo"]
+__all__ = ["RoomOptions", "RoomStereo", "make_room", "make_room_panorama", "make_room_stereo", "make_room_views"]

@@ -184,6 +184,8 @@ def _supersample(
 ) -> None:
     """Replace the colour of the marked pixels by the mean over a grid of sub-rays."""
     v, u = np.nonzero(edges)
+    if not len(v):
+        return
     count = options.supersample
     offsets = (np.arange(count) + 0.5) / count - 0.5
     dy, dx = (grid.ravel() for grid in np.meshgrid(offsets, offsets, indexing="ij"))
