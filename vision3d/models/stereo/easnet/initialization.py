@@ -21,10 +21,10 @@ def initialize(network: nn.Module, initialization: str) -> None:
     ``"published"`` is the authors' rule: plain convolutions normal with variance ``2 / (k * k * C_out)``, also those
     that make offsets; deformable weights uniform within ``1 / sqrt(9 * C_in)``; biases 0.
 
-    ``"matching"`` starts from it with variance ``2 / fan_in``, and the following changes: offsets 0; the last
-    normalisation of each bottleneck, of each path between scales and the residual of the refinement are 0; each final
-    convolution is ``10 * identity``; the block shortcuts start as the identity. The scores are then the rectified
-    correlation of random features.
+    ``"matching"`` makes the scores the rectified correlation of random features: plain convolutions have variance
+    ``2 / fan_in``; offsets, the last normalisation of each bottleneck and of each path between scales, the weights of
+    the squeeze-and-excitation's second layer, and the residual of the refinement start at 0; each final convolution
+    is ``10 * identity``.
     """
     published = initialization == "published"
     for module in network.modules():

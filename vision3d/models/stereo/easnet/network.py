@@ -142,7 +142,8 @@ class EASNet(_EASNetBase):
         """Load weights of this setting, or take them out of weights of the supernet.
 
         Both name generations of the authors are understood. Final convolutions of absent scales may be there or not.
-        Statistics taken out of a supernet have to be calibrated anew: ``vision3d.models.recalibrate_batch_norm``.
+        Statistics taken out of a supernet have to be calibrated anew:
+        ``vision3d.models.batch_norm.recalibrate_batch_norm``.
 
         Raises:
             WeightsError: the weights are of another network or setting.
@@ -187,7 +188,7 @@ class EASNetSupernet(_EASNetBase):
     def set_active(self, setting: Setting | Mapping[str, Any]) -> Setting:
         """Choose the sub-network that acts from now on; returns the checked setting.
 
-        Batch-norm statistics fit it only after ``vision3d.models.recalibrate_batch_norm``.
+        Batch-norm statistics fit it only after ``vision3d.models.batch_norm.recalibrate_batch_norm``.
 
         Raises:
             ConfigError: a setting outside the search space; the message names the field and its legal values.
