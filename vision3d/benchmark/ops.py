@@ -113,6 +113,7 @@ def _cases() -> Iterator[Case]:
     yield from _volumes()
     yield from _maps()
     yield from _deformable()
+    yield from _epipolar()
     yield from _faces()
 
 
@@ -236,6 +237,28 @@ def _faces() -> Iterator[Case]:
                     features, adjacency, weight, twins=twins
                 )
             },
+        )
+
+
+def _epipolar() -> Iterator[Case]:
+    import torch
+
+    from vision3d import ops
+    from vision3d.ops import reference
+
+    for c, h, w, levels, radius in ((96, 128, 160, 2, 2), (128, 32, 40, 4, 4)):
+        first, second = _features(1, c, h, w)
+        noise = _features(1, 2, h, w, count=1)[0]
+        y, x = torch.meshgrid(torch.arange(float(h)), torch.arange(float(w)), indexing="ij")
+        base, direction = torch.stack([x, y])[None] + noise, torch.tensor([0.8, 0.6]).view(1, 2, 1, 1).expand_as(noise)
+        # base, direction and flow are constants, as in the network that this op is for
+        line = (base, direction, noise[:, :1], radius)
+        yield Case(
+            "epipolar_cost",
+            f"B1 C{c} {h}x{w} L{levels} r{radius}",
+            (first, second),
+            lambda a, b, v=levels, line=line: reference.epipolar_cost(a, ops.feature_pyramid(b, v), *line),
+            {"default": lambda a, b, v=levels, line=line: ops.epipolar_cost(a, ops.feature_pyramid(b, v), *line)},
         )
 
 

@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from vision3d.errors import InputError
 from vision3d.ops._checks import at_least_float32, check_map, check_positive, shape_text, without_autocast
 
+_CACHED = 1 << 16  # numbers of a sampled map that are worked on at once on a processor
+
 
 def feature_pyramid(features: Tensor, levels: int) -> list[Tensor]:
     """The map and its repeated 2x2 averages: [B, C, H, W], [B, C, H // 2, W // 2], ... (sides may become 0)."""
@@ -79,36 +81,38 @@ def epipolar_cost(
 def sampled_correlation(reference: Tensor, source: Tensor, points: Tensor) -> Tensor:
     """Mean over C of ``reference`` [B, C, H, W] times ``source`` [B, C, h, w] at ``points`` [B, K, 2, H, W].
 
-    Returns [B, K, H, W].
-    The four corners of a sample are rows of a channels-last table, summed by ``embedding_bag``, one step k after the
-    other: the largest intermediate result is of the size of ``reference``.
+    Returns [B, K, H, W]. On a processor, one sample of the batch and a few channels are taken at a time, so that the
+    sampled maps stay in its cache; elsewhere, one step k after the other.
     """
-    batch, channels, height, width = source.shape
+    channels, height, width = source.shape[1:]
     if height == 0 or width == 0 or points.numel() == 0 or channels == 0:
-        return reference.new_zeros(batch, points.shape[1], *reference.shape[2:]) + 0.0 * reference.sum()
-    table = source.permute(0, 2, 3, 1).reshape(-1, channels)
-    rows = reference.permute(0, 2, 3, 1).reshape(-1, channels)
-    costs = []
-    for index, weight in zip(*_corners(points, height, width), strict=True):
-        sampled = F.embedding_bag(index, table, mode="sum", per_sample_weights=weight)
-        costs.append((sampled * rows).sum(1))
-    return torch.stack(costs).reshape(-1, batch, *reference.shape[2:]).transpose(0, 1) / channels
+        return reference.new_zeros(len(points), points.shape[1], *points.shape[3:]) + 0.0 * reference.sum()
+    grids = _grids(points, height, width)
+    if points.device.type != "cpu" or torch.compiler.is_compiling():
+        return _correlate(reference, source, grids, channels) / channels
+    few = max(1, _CACHED // max(height * width, points[0, 0, 0].numel()))
+    samples = zip(reference.split(1), source.split(1), grids.split(1), strict=True)
+    return torch.cat([_correlate(*sample, few) for sample in samples]) / channels
 
 
-def _corners(points: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Rows of the table [B * h * w, C] and weights, [K, B * H * W, 4] each, of the corners of the points."""
-    places = torch.nan_to_num(points, nan=-2.0).flatten(3)
-    x, y = places[:, :, 0].clamp(-1, width), places[:, :, 1].clamp(-1, height)
-    left, top = x.detach().floor(), y.detach().floor()
-    first = torch.arange(len(points), device=points.device)[:, None, None] * (height * width)
-    rows, weights = [], []
-    for row, share_y in ((top, top + 1.0 - y), (top + 1, y - top)):
-        for column, share_x in ((left, left + 1.0 - x), (left + 1, x - left)):
-            inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-            weights.append(share_x * share_y * inside)
-            rows.append(row.clamp(0, height - 1).long() * width + column.clamp(0, width - 1).long() + first)
-    shape = (points.shape[1], -1, 4)
-    return torch.stack(rows, -1).transpose(0, 1).reshape(shape), torch.stack(weights, -1).transpose(0, 1).reshape(shape)
+def _correlate(reference: Tensor, source: Tensor, grids: Tensor, few: int) -> Tensor:
+    """Sum over C of reference times sampled source, ``few`` channels at a time: [B, K, H, W]."""
+    costs: list[Tensor] = []
+    for first, second in zip(reference.split(few, 1), source.split(few, 1), strict=True):
+        for k, grid in enumerate(grids.unbind(1)):
+            part = (first * F.grid_sample(second, grid, padding_mode="zeros", align_corners=False)).sum(1)
+            if k < len(costs):
+                costs[k] = costs[k] + part
+            else:
+                costs.append(part)
+    return torch.stack(costs, 1)
+
+
+def _grids(points: Tensor, height: int, width: int) -> Tensor:
+    """[B, K, H, W, 2] positions as ``grid_sample`` wants them; NaN lies outside."""
+    x, y = torch.nan_to_num(points, nan=-2.0).unbind(2)
+    x, y = x.clamp(-1, width), y.clamp(-1, height)
+    return torch.stack([(2.0 * x + 1.0) / width - 1.0, (2.0 * y + 1.0) / height - 1.0], 4)
 
 
 def _check(
