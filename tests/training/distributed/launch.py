@@ -2,7 +2,7 @@
 """As a script: run training commands of the tiny network in N processes, as torchrun would start them.
 
 The arguments are N and a file with a JSON list of runs ``{"arguments": [...], "ranks": {rank: [more]}, "nan": [rank,
-step], "environment": {...}}``. Lightning is imported once; each run forks N processes. For each run, a line of JSON on
+step], "world": N}``. Lightning is imported once; each run forks N processes. For each run, a line of JSON on
 stdout: the exit codes, and the standard error of each process.
 """
 
@@ -94,4 +94,5 @@ if __name__ == "__main__":
     register_tiny()
     plan = Path(sys.argv[2])
     for item in json.loads(plan.read_text(encoding="utf-8")):
-        print(json.dumps(execute(item, int(sys.argv[1]), plan.parent)), flush=True)  # noqa: T201
+        outcome = execute(item, item.get("world", int(sys.argv[1])), plan.parent)
+        print(json.dumps(outcome), flush=True)  # noqa: T201

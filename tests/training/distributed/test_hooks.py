@@ -204,3 +204,36 @@ def test_lags_agrees_on_ratios(results: Results) -> None:
     assert set(ratios[0]) == {"0.weight", "2.weight", "4.weight"}
     assert all(1 <= ratio <= 20 for ratio in ratios[0].values())
     assert ratios[0]["0.weight"] == 20  # nothing is left to hide behind
+
+
+def test_a_state_of_another_number_of_processes_is_shared_out(results: Results) -> None:
+    got = results("regrouped")
+    for key in ("residual", "velocity"):
+        for name in got[0]["now"][key]:
+            before = sum(state[key][name] for state in got[0]["former"])
+            torch.testing.assert_close(sum(worker["now"][key][name] for worker in got), before, rtol=1e-5, atol=1e-5)
+    assert got[0]["step"] == 9
+    assert "4 saved states, but they are of 5 processes" in got[0]["errors"][0]
+    assert "other.weight is not in this one" in got[0]["errors"][1]
+
+
+def test_a_state_of_another_module_is_refused(results: Results) -> None:
+    assert all("pass the named_parameters() of the module" in text for text in results("foreign_parameter"))
+
+
+def test_synchronised_normalisation_is_that_of_the_whole_batch(results: Results) -> None:
+    got = results("normalized")
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Tanh())
+    inputs = got[0]["everything"].clone().requires_grad_()
+    for _ in range(2):
+        output = model(inputs)
+    (output**3).sum().backward()
+    tight = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(torch.cat([worker["output"] for worker in got]), output.detach(), **tight)
+    torch.testing.assert_close(torch.cat([worker["inputs"] for worker in got]), inputs.grad, **tight)
+    torch.testing.assert_close(got[0]["gradients"], flat(p.grad for p in model.parameters()), **tight)
+    for worker in got:
+        torch.testing.assert_close(worker["buffers"], flat(model.buffers()), **tight)
+    evaluated = torch.cat([worker["evaluated"] for worker in got])
+    torch.testing.assert_close(evaluated, model.eval()(inputs).detach(), **tight)

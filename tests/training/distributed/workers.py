@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from vision3d.errors import ConfigError, WeightsError
+from vision3d.training.distributed.batch_norm import synchronize_batch_norm
 from vision3d.training.distributed.hooks import create_communication
 from vision3d.training.distributed.options import CommunicationConfig
 from vision3d.training.distributed.sparse import SparseState, sparse_hook
@@ -300,6 +302,69 @@ def adapted(rank: int, world: int) -> Any:
     assert state is not None
     state.close()
     return {"ratios": state.ratios, "weights": flat(parameter.grad for parameter in model.parameters())}
+
+
+@scenario
+def regrouped(rank: int, world: int) -> Any:
+    """States of five former processes: what is left to deliver stays the same."""
+    model = make_net()
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    generator = torch.Generator().manual_seed(5)
+    states: list[dict[str, Any]] = [
+        {
+            "world": 5, "rank": former, "step": 9, "momentum": 0.9, "ratios": {},
+            "residual": {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()},
+            "velocity": {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()},
+        }
+        for former in range(5)
+    ]  # fmt: skip
+    state = SparseState(model.named_parameters(), momentum=0.9)
+    state.load_state_dicts(states)
+    errors = []
+    for wrong in (states[:4], [{**state, "residual": {"other.weight": torch.zeros(1)}} for state in states]):
+        try:
+            state.load_state_dicts(wrong)
+        except WeightsError as error:
+            errors.append(str(error))
+    saved = SparseState(model.named_parameters())
+    saved.load_state_dicts(states)
+    return {"former": states, "now": state.state_dict(), "errors": errors, "step": saved.step}
+
+
+@scenario
+def foreign_parameter(rank: int, world: int) -> Any:
+    """A state that was built for another module."""
+    ddp = DistributedDataParallel(make_net())
+    ddp.register_comm_hook(SparseState(make_net().named_parameters()), sparse_hook)
+    try:
+        loss_of(ddp, rank, 0).backward()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@scenario
+def normalized(rank: int, world: int) -> Any:
+    """Two training steps of a network with synchronised batch normalisation, then evaluation; unequal batches."""
+    torch.manual_seed(3)
+    model = synchronize_batch_norm(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Tanh()))
+    generator = torch.Generator().manual_seed(11)
+    everything = torch.randn(2 * world + 1, 2, 6, 5, generator=generator)
+    part = everything[2 * rank : 2 * rank + (3 if rank == world - 1 else 2)]
+    inputs = part.clone().requires_grad_()
+    for _ in range(2):
+        output = model(inputs)
+    (output**3).sum().backward()
+    gradients = flat(parameter.grad for parameter in model.parameters())
+    dist.all_reduce(gradients)
+    return {
+        "everything": everything,
+        "output": output.detach(),
+        "inputs": inputs.grad,
+        "gradients": gradients,
+        "buffers": flat(model.buffers()),
+        "evaluated": model.eval()(part).detach(),
+    }
 
 
 def work(rank: int, world: int, folder: Path) -> None:
