@@ -103,6 +103,9 @@ class PanoramaDepth(nn.Module):
         self.merge = nn.ModuleList(_unit(out + skip, out) for out, skip in zip(outputs, skips, strict=True))
         self.heads = nn.ModuleList(PanoramaConvolution(out, patch * patch, bias=True) for out in outputs)
 
+        for head in self.heads:
+            nn.init.normal_(head.weight, std=0.01)  # type: ignore[arg-type]
+
     def load_official_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Load this project's weights, with or without an outer dictionary.
 
