@@ -19,6 +19,7 @@ from vision3d.training.distributed.agreement import check_launch, flatten, gathe
 from vision3d.training.distributed.energy import EnergyMeter
 from vision3d.training.distributed.lags import LinkModel, adaptive_ratio, plan_ratios
 from vision3d.training.distributed.layout import Memory, make_blocks
+from vision3d.training.distributed.options import sends_more_than_dense
 from vision3d.training.distributed.reducers import add_sparse, select_top
 from vision3d.training.distributed.sparse import SparseState, density_at
 from vision3d.training.distributed.wire import pack, unpack
@@ -80,6 +81,15 @@ def test_density_falls_by_factors_of_four() -> None:
     assert density_at(0, 0.01, 0) == 0.01
     assert density_at(0, 0.5, 100) == 0.5
     assert density_at(0, 0.25, 100) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("hook", "density", "world", "more"),
+    [("topk", 0.3, 4, True), ("topk", 0.2, 4, False), ("gtopk", 0.4, 4, True), ("gtopk", 0.3, 4, False),
+     ("lags", 0.6, 2, True), ("none", 1.0, 2, False)],
+)  # fmt: skip
+def test_densities_that_send_more_than_a_dense_sum(hook: str, density: float, world: int, more: bool) -> None:
+    assert sends_more_than_dense(recipe({"hook": hook, "density": density}).communication, world) == more
 
 
 LINK = LinkModel(latency=1e-4, byte_seconds=1e-8, select=2e-10)
@@ -155,13 +165,15 @@ def test_files_of_residuals(tmp_path: Path) -> None:
     network = torch.nn.Linear(3, 2)
     state = SparseState(network.named_parameters())
     state.load_state_dicts([{**state.state_dict(), "residual": {"bias": torch.ones(2)}}])
-    for step in (10, 20, 30):
-        save_state(state, tmp_path, step)
-    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["step_00000020_rank0.pt", "step_00000030_rank0.pt"]
+    run, tmp_path = tmp_path, tmp_path / "communication"
+    for step, name in ((10, "last"), (12, "best"), (14, "best"), (20, "none"), (30, "none")):
+        save_state(state, tmp_path, step)  # the checkpoint follows
+        torch.save({"global_step": step}, run / f"{name}.ckpt")
+    assert sorted(int(path.name.split("_")[1]) for path in tmp_path.glob("*.pt")) == [10, 14, 30]
     other = SparseState(network.named_parameters())
     assert load_state(other, tmp_path, 30) is None
     assert other.residual.by_name["bias"].tolist() == [1, 1]
-    assert "no residuals of step 10" in str(load_state(other, tmp_path, 10))
+    assert "no residuals of step 20" in str(load_state(other, tmp_path, 20))
     saved = torch.load(state_path(tmp_path, 30, 0), weights_only=True)
     torch.save({**saved, "world": 3}, state_path(tmp_path, 40, 0))
     assert "by 1 of 3 processes" in str(load_state(other, tmp_path, 40))

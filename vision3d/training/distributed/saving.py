@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memories of a sparsified hook beside the checkpoints: a file a process, for the two latest checkpoints."""
+"""The memories of a sparsified hook beside the checkpoints: a file a process, for the checkpoints that exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vision3d.training.distributed.sparse import SparseState
 
 logger = logging.getLogger(__name__)
 FOLDER = "communication"
-_KEPT = 2
+_CHECKPOINTS = ("last.ckpt", "best.ckpt")
 
 
 def state_path(folder: Path, step: int, rank: int) -> Path:
@@ -27,13 +27,23 @@ def state_path(folder: Path, step: int, rank: int) -> Path:
 
 
 def save_state(state: SparseState, folder: Path, step: int) -> None:
-    """Write the state of this process, and remove its older files but one."""
+    """Write the state of this process, and remove its files of steps that no checkpoint beside the folder is of.
+
+    The checkpoint of ``step`` itself is written later, so that a kill in between leaves a pair of each kind.
+    """
     rank = state.wire.rank
     with atomic_write(state_path(ensure_folder(folder), step, rank)) as temporary:
         torch.save(state.state_dict(), temporary)
-    old = sorted(folder.glob(f"step_*_rank{rank}.pt"))[:-_KEPT]
-    for path in old:
-        path.unlink(missing_ok=True)
+    kept = {step, *(_step_of(folder.parent / name) for name in _CHECKPOINTS)}
+    for path in folder.glob(f"step_*_rank{rank}.pt"):
+        if int(path.name.split("_")[1]) not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _step_of(checkpoint: Path) -> int | None:
+    if not checkpoint.is_file():
+        return None
+    return torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"]
 
 
 def load_state(state: SparseState, folder: Path, step: int) -> str | None:
@@ -105,7 +115,12 @@ class CommunicationState(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Load the state of the checkpoint's step."""
         state = self._state(trainer)
-        if state is None or self.resume is None:
+        if self.resume is None:
+            return
+        if state is None:
+            communication = getattr(trainer.strategy, "communication", None)
+            if communication is not None and communication.name == "powersgd" and trainer.is_global_zero:
+                logger.warning("PowerSGD's error memory is not saved: it starts anew, with its uncompressed steps")
             return
         note = load_state(state, self.resume.parent / FOLDER, trainer.global_step)
         if note is not None and trainer.is_global_zero:

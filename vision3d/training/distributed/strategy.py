@@ -13,6 +13,7 @@ from vision3d.errors import ConfigError
 from vision3d.training.config import TrainConfig, config_to_dict
 from vision3d.training.distributed.agreement import check_agreement
 from vision3d.training.distributed.hooks import Communication, create_communication
+from vision3d.training.distributed.options import sends_more_than_dense
 
 logger = logging.getLogger(__name__)
 FIND_UNUSED = "ddp_find_unused_parameters_true"
@@ -29,7 +30,8 @@ class CommunicationStrategy(DDPStrategy):
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        options: dict[str, Any] = {"find_unused_parameters": config.trainer.strategy == FIND_UNUSED}
+        unused = config.trainer.strategy == FIND_UNUSED or config.elastic.subnets_per_step > 0
+        options: dict[str, Any] = {"find_unused_parameters": unused}
         if config.communication.bucket_mb is not None:
             options["bucket_cap_mb"] = config.communication.bucket_mb
         super().__init__(**options)
@@ -49,6 +51,11 @@ class CommunicationStrategy(DDPStrategy):
         parameters = self.model.module.named_parameters()
         self.communication = create_communication(options, parameters, scaler.get_scale if scaler else None)
         self.model.register_comm_hook(self.communication.state, self.communication.hook)
+        if sends_more_than_dense(options, self.world_size) and self.global_rank == 0:
+            logger.warning(
+                "communication.density %s with %d processes sends more bytes than no hook at all: lower it",
+                *(options.density, self.world_size),
+            )
         if options.sparse and self.config.optimizer.name != "sgd" and self.global_rank == 0:
             logger.warning(
                 "communication.hook: %s with %s: error feedback is proved for SGD; watch the validation error",
@@ -93,6 +100,10 @@ def create_strategy(config: TrainConfig) -> Any:
             raise ConfigError("trainer.strategy: fsdp2 shards over processes: set trainer.devices to 2 or more")
         if settings.ema_decay:
             raise ConfigError("trainer.strategy: fsdp2 keeps no moving average: set trainer.ema_decay: 0")
+        if config.optimizer.name == "sgd" and not config.optimizer.momentum:
+            raise ConfigError(
+                "trainer.strategy: fsdp2 cannot resume an optimiser without state: set optimizer.momentum, or take ddp"
+            )
         return ShardedStrategy(config)
     if settings.strategy in ("auto", "ddp", FIND_UNUSED) and several:
         return CommunicationStrategy(config)
