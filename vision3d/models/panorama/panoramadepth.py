@@ -81,7 +81,7 @@ class PanoramaDepth(nn.Module):
         max_depth: largest depth that can be answered, metres.
     """
 
-    bytes_per_pixel = 1200.0  # peak memory of a float32 pass, measured on a CPU
+    bytes_per_pixel = 1500.0  # peak memory of a float32 pass, measured on a CPU
 
     def __init__(self, width: int = 43, patch: int = 1, max_depth: float = 10.0) -> None:
         super().__init__()
