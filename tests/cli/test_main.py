@@ -284,15 +284,28 @@ def test_data_synthesize_pool(tmp_path: Path) -> None:
     from vision3d.datasets.synthetic import SceneOptions, make_scene
 
     options = ["--scenes", "5", "--seed", "7", "--size", "32x64", "--rectification-error", "2", "--workers", "2"]
+    options += ["--set", "photometric=0", "--set", "objects=[2,3]"]
     assert main(["data", "synthesize", str(tmp_path / "pool"), "--layout", "pool", *options]) == 0
     data = PoolStereo(tmp_path / "pool")
     assert len(data) == 5
     for index in range(5):
-        expected = make_scene(7 + index, 32, 64, SceneOptions(rectification_error=2.0))
+        expected = make_scene(7 + index, 32, 64, SceneOptions(rectification_error=2.0, photometric=0, objects=(2, 3)))
         np.testing.assert_array_equal(data[index].right, expected.right)
 
 
-@pytest.mark.parametrize("arguments", [["--size", "48"], ["--size", "4x96"], ["--scenes", "0"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--size", "48"],
+        ["--size", "4x96"],
+        ["--scenes", "0"],
+        ["--set", "photometric"],
+        ["--set", "fotometric=1"],
+        ["--set", "photometric=many"],
+        ["--set", "objects=3"],
+        ["--set", "mirror=0.5"],
+    ],
+)
 def test_data_synthesize_refuses(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "synthesize", str(tmp_path), *arguments]) == 2
     assert capsys.readouterr().err.count("\n") == 1

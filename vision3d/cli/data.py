@@ -61,6 +61,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         synthesize.add_argument(
             f"--{name}", type=float, nargs=2, metavar=("LOW", "HIGH"), help=f"range of the rigs in rooms, {what}"
         )
+    synthesize.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of the scenes (docs/synthetic.md), as photometric=0.4 or furniture=[3,8]; repeatable",
+    )
     synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="of sceneflow (default TRAIN)")
     synthesize.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     synthesize.set_defaults(run=run_synthesize)
@@ -90,8 +97,9 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
 
     ensure_folder(arguments.out)
     height, width = arguments.size
-    rooms = _room_options(arguments)
-    options = SceneOptions(rectification_error=arguments.rectification_error)
+    layered, rooms = _split_settings(arguments.set, arguments.kind)
+    rooms |= _room_options(arguments)
+    options = SceneOptions(rectification_error=arguments.rectification_error, **layered)
     make = partial(make_pair, height=height, width=width, kind=arguments.kind, layered=options, rooms=rooms)
     seeds = range(arguments.seed, arguments.seed + arguments.scenes)
     samples = track(
@@ -106,6 +114,59 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
         write_toy_tree(arguments.layout, arguments.out, samples)
     print(f"{arguments.scenes} scenes in {arguments.out}")
     return 0
+
+
+def _split_settings(texts: Sequence[str], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of layered scenes and of rooms among ``NAME=VALUE`` (values in YAML).
+
+    Raises:
+        ConfigError: no option of this kind of scenes, or not of that form.
+    """
+    import yaml
+
+    from vision3d.datasets.synthetic import SceneOptions
+    from vision3d.datasets.synthetic.rooms import RoomOptions
+    from vision3d.errors import ConfigError, check_option_names
+
+    found: dict[str, dict[str, Any]] = {"layered": {}, "rooms": {}}
+    names = {"layered": SceneOptions.__dataclass_fields__, "rooms": RoomOptions.__dataclass_fields__}
+    used = list(found) if kind == "mixture" else [kind]
+    for text in texts:
+        name, separator, value = text.partition("=")
+        try:
+            content = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {text}: the value is not YAML") from error
+        if not separator:
+            raise ConfigError(f"--set {text}: write it as NAME=VALUE")
+        check_option_names(f"--set for {kind} scenes", {key: None for each in used for key in names[each]}, [name])
+        for each in used:
+            if name in names[each]:
+                found[each][name] = _like(content, names[each][name].default, text)
+    return found["layered"], found["rooms"]
+
+
+def _like(value: Any, default: Any, text: str) -> Any:
+    """``value`` in the form of the default: a number, true or false, or as many numbers.
+
+    Raises:
+        ConfigError: it is of another form.
+    """
+    from vision3d.errors import ConfigError
+
+    def number(item: Any) -> bool:
+        return isinstance(item, (int, float)) and not isinstance(item, bool)
+
+    if isinstance(default, bool):
+        fits, form = isinstance(value, bool), "true or false"
+    elif isinstance(default, tuple):
+        fits = isinstance(value, list) and len(value) == len(default) and all(map(number, value))
+        form = f"{len(default)} numbers as [LOW,HIGH]"
+    else:
+        fits, form = number(value), "a number"
+    if not fits:
+        raise ConfigError(f"--set {text}: the value must be {form}")
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _room_options(arguments: argparse.Namespace) -> dict[str, object]:
