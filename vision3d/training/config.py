@@ -98,7 +98,10 @@ class LossConfig:
 
 @dataclass
 class OptimizerConfig:
-    """The optimiser. ``eps`` null takes 1e-8 (Adam, AdamW) or 1e-6 (LAMB). ``momentum`` is that of SGD."""
+    """The optimiser. ``eps`` null takes 1e-8 (Adam, AdamW) or 1e-6 (LAMB). ``momentum`` is that of SGD.
+
+    Parameters whose name contains an entry of ``no_decay`` (``[bn, bias]``, say) have no weight decay.
+    """
 
     name: Literal["adam", "adamw", "lamb", "sgd"] = "adam"
     lr: float = 1e-4
@@ -107,6 +110,7 @@ class OptimizerConfig:
     weight_decay: float = 0.0
     amsgrad: bool = False
     momentum: float = 0.0
+    no_decay: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -178,6 +182,35 @@ class TrainerConfig:
 
 
 @dataclass
+class ElasticConfig:
+    """Training of all sub-networks of a supernet at once (EASNet, arXiv 2207.09796); off with 0 sub-networks a step.
+
+    Attributes:
+        subnets_per_step: sub-networks drawn for each step; their gradients on the same batch are summed.
+        kernel, expand, depth, scale: the values that are open in this stage.
+        sort_channels: order the channels by importance before the first step (where expand is opened).
+        sandwich: the first sub-network of each step is the largest and the last the smallest of the open ones.
+        distillation: weight of the smooth L1 distance to the answer of the largest open sub-network; 0 turns it off.
+        calibration_pairs, calibration_batch: training pairs that batch-norm statistics are measured with before a
+            validation, and pairs a batch of these.
+        validation: settings ({ks, e, d, s}) to validate; their mean error counts. Empty: the published three, each
+            value moved to the nearest open one.
+    """
+
+    subnets_per_step: int = 0
+    kernel: list[int] = field(default_factory=lambda: [3, 5, 7])
+    expand: list[int] = field(default_factory=lambda: [2, 4, 6, 8])
+    depth: list[int] = field(default_factory=lambda: [2, 3, 4])
+    scale: list[int] = field(default_factory=lambda: [2, 3, 4])
+    sort_channels: bool = False
+    sandwich: bool = False
+    distillation: float = 0.0
+    calibration_pairs: int = 200
+    calibration_batch: int = 20
+    validation: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
 class TrainConfig:
     """A whole recipe."""
 
@@ -188,6 +221,7 @@ class TrainConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     communication: CommunicationConfig = field(default_factory=CommunicationConfig)
+    elastic: ElasticConfig = field(default_factory=ElasticConfig)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -388,6 +422,7 @@ def _check_values(config: TrainConfig, where: str) -> None:
         raise ConfigError(f"{where}: trainer.ema_decay must lie in [0, 1), got {trainer.ema_decay}")
     _check_ranges(config, where)
     check_communication(config, where)
+    _check_elastic(config, where)
     _check_schedule(schedule, where)
     if not config.data.train:
         raise ConfigError(f"{where}: data.train is empty: name at least one data set")
@@ -422,6 +457,18 @@ def _check_ranges(config: TrainConfig, where: str) -> None:
         raise ConfigError(f"{where}: optimizer.momentum must lie in [0, 1), got {optimizer.momentum}")
     if optimizer.momentum and optimizer.name != "sgd":
         raise ConfigError(f"{where}: optimizer.momentum is an option of sgd: set optimizer.betas for {optimizer.name}")
+
+
+def _check_elastic(config: TrainConfig, where: str) -> None:
+    elastic = config.elastic
+    if elastic.subnets_per_step < 0 or elastic.distillation < 0:
+        raise ConfigError(f"{where}: elastic.subnets_per_step and elastic.distillation must not be negative")
+    if not elastic.subnets_per_step and elastic != ElasticConfig():
+        raise ConfigError(f"{where}: elastic has no effect without elastic.subnets_per_step: set it to 1 or more")
+    if elastic.sandwich and elastic.subnets_per_step < 2:
+        raise ConfigError(f"{where}: elastic.sandwich needs elastic.subnets_per_step of at least 2")
+    if min(elastic.calibration_pairs, elastic.calibration_batch) < 1:
+        raise ConfigError(f"{where}: elastic.calibration_pairs and elastic.calibration_batch must be at least 1")
 
 
 def _check_schedule(schedule: ScheduleConfig, where: str) -> None:

@@ -106,8 +106,11 @@ class TrainingPairs(Dataset):
         return int(self._order[1][place])
 
     def __getitem__(self, position: int) -> StereoSample:
-        generator = np.random.default_rng([self.seed, 2, position])
-        sample = self.augment(self.dataset[self.index_of(position)], generator)
+        return self.transformed(self.index_of(position), np.random.default_rng([self.seed, 2, position]))
+
+    def transformed(self, index: int, generator: np.random.Generator) -> StereoSample:
+        """Pair ``index`` of the data set with the random transforms that the generator draws."""
+        sample = self.augment(self.dataset[index], generator)
         if self.config.vertical_flip and generator.random() < self.config.vertical_flip:
             sample = vertical_flip(sample)
         return published_colors(sample, generator) if self.config.color == "published" else sample

@@ -68,7 +68,7 @@ class Lamb(torch.optim.Optimizer):
 
 def create_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Build the optimiser of a recipe over the trainable parameters of ``model``."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = _parameter_groups(model, config.no_decay)
     if config.name == "sgd":
         return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
     common: dict[str, Any] = {"lr": config.lr, "betas": tuple(config.betas), "weight_decay": config.weight_decay}
@@ -78,6 +78,17 @@ def create_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.O
         return Lamb(parameters, **common)
     kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
     return kind(parameters, amsgrad=config.amsgrad, **common)
+
+
+def _parameter_groups(model: nn.Module, no_decay: Sequence[str]) -> list[Any]:
+    """The trainable parameters; in two groups, the second without weight decay, where names ask for it."""
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    free = [parameter for name, parameter in named if any(part in name for part in no_decay)]
+    if not free:
+        return [parameter for _, parameter in named]
+    held = [parameter for name, parameter in named if not any(part in name for part in no_decay)]
+    groups: list[dict[str, Any]] = [{"params": held}, {"params": free, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 @dataclass(frozen=True)

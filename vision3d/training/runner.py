@@ -17,7 +17,7 @@ from vision3d.io.files import atomic_write, ensure_folder
 from vision3d.training.config import TrainConfig, config_to_dict
 from vision3d.training.data import TrainingPairs, data_length, open_sources, train_loader, validation_loader
 from vision3d.training.distributed.agreement import check_launch
-from vision3d.training.optimizers import plan_rounds
+from vision3d.training.optimizers import Round, plan_rounds
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -45,8 +45,6 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
         from lightning.pytorch.utilities import disable_possible_user_warnings
     except ImportError as error:
         raise MissingExtraError("lightning", "train", "training") from error
-    from vision3d.training.stereo import StereoTask
-
     disable_possible_user_warnings()
     warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated")
     settings = config.trainer
@@ -65,7 +63,7 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
 
     _refuse_used_folder(folder, fresh=resume is None)
     torch.manual_seed(settings.seed)
-    task = StereoTask(config, rounds, steps_per_epoch, length)
+    task = _make_task(config, rounds, steps_per_epoch, length)
     if checkpoint is not None:
         _check_checkpoint(checkpoint, task)
     trainer = _make_trainer(config, folder, total, checkpoint)
@@ -82,6 +80,16 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
             export_weights(task, folder / "weights.fp16.safetensors", torch.float16, state)
         logger.info("weights: %s", weights)
     return weights
+
+
+def _make_task(config: TrainConfig, rounds: list[Round], steps_per_epoch: int | None, pairs: int | None) -> StereoTask:
+    from vision3d.training.stereo import StereoTask
+
+    if config.elastic.subnets_per_step:
+        from vision3d.training.elastic import ElasticTask
+
+        return ElasticTask(config, rounds, steps_per_epoch, pairs)
+    return StereoTask(config, rounds, steps_per_epoch, pairs)
 
 
 def _whole_state(task: StereoTask) -> dict[str, torch.Tensor]:

@@ -21,12 +21,12 @@ from vision3d.training.config import TrainConfig
 from vision3d.training.distributed.agreement import gather_trouble
 from vision3d.training.losses import create_loss
 from vision3d.training.optimizers import Round, create_optimizer, find_round, learning_rate_factor
-from vision3d.types import StereoBatch
+from vision3d.types import StereoBatch, StereoOutput
 from vision3d.zoo import create_model
 
 logger = logging.getLogger(__name__)
 METRICS = ("epe", "bad1", "bad2", "bad3", "d1")
-_THRESHOLDS = (1.0, 2.0, 3.0)
+THRESHOLDS = (1.0, 2.0, 3.0)
 
 
 class NonFiniteError(InputError):
@@ -76,7 +76,7 @@ class StereoTask(LightningModule):
         self.last: dict[str, Tensor | float] = {}
         self.validation_metrics: dict[str, float] = {}
         self.previews: list[tuple[StereoBatch, Tensor]] = []
-        self._errors = DisparityMetrics(_THRESHOLDS)
+        self._errors = DisparityMetrics(THRESHOLDS)
         self._samples: list[tuple[list[str], Tensor]] = []  # of the step: scenes, and whether they are finite
         self._buffers_before: list[Tensor] = []
         self.train()  # Lightning keeps the modes that it finds
@@ -151,17 +151,22 @@ class StereoTask(LightningModule):
     def training_step(self, batch: StereoBatch, batch_idx: int) -> Tensor:
         if self.config.trainer.non_finite == "skip":
             self._buffers_before = [buffer.clone() for buffer in self.model.buffers()]
-        output = self.model(batch.left, batch.right)
-        with torch.autocast(self.device.type, enabled=False):
-            loss, parts = self.loss(output, batch)
+        loss, output = self.compute_loss(batch)
         if batch_idx % self.config.trainer.accumulate == 0:
             self._samples = []
         parts_of_sample = (batch.left, batch.right, output.disparity.detach())
         finite = torch.stack([part.flatten(1).isfinite().all(1) for part in parts_of_sample]).all(0)
         self._samples.append((batch.scenes, finite))
-        self.last.update(parts)
         self.last["loss"] = loss.detach()
         return loss
+
+    def compute_loss(self, batch: StereoBatch) -> tuple[Tensor, StereoOutput]:
+        """The loss to minimise on a batch, and the answer it comes from."""
+        output = self.model(batch.left, batch.right)
+        with torch.autocast(self.device.type, enabled=False):
+            loss, parts = self.loss(output, batch)
+        self.last.update(parts)
+        return loss, output
 
     def configure_gradient_clipping(
         self,
@@ -226,15 +231,15 @@ class StereoTask(LightningModule):
         super().optimizer_step(*arguments, **options)
         self.update_average()
 
-    def predict(self, batch: StereoBatch) -> Tensor:
-        """[B, 1, H, W] disparity of the evaluated network, at any size."""
-        network = self.evaluated
+    def predict(self, batch: StereoBatch, network: nn.Module | None = None) -> Tensor:
+        """[B, 1, H, W] disparity of the evaluated network, or of another one, at any size."""
+        network = self.evaluated if network is None else network
         left, padding = pad_to_multiple(batch.left, size_multiple(network))
         right, _ = pad_to_multiple(batch.right, size_multiple(network))
         return padding.undo(network(left, right).disparity).float()
 
     def on_validation_epoch_start(self) -> None:
-        self._errors = DisparityMetrics(_THRESHOLDS)
+        self._errors = DisparityMetrics(THRESHOLDS)
         self.previews = []
 
     def validation_step(self, batch: StereoBatch, batch_idx: int) -> None:
