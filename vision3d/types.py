@@ -206,16 +206,22 @@ class StereoBatch:
         left, right: [B, 3, H, W] float32 RGB in [0, 1].
         disparity: [B, 1, H, W] float32, NaN where unknown.
         scenes: the scene name of each sample.
+        normals: [B, 3, H, W] float32, unit, left camera axes, NaN where unknown; None where no sample has normals.
+        intrinsics: [B, 3, 3] float32 of the left cameras, pixels; None unless every sample has a calibration.
+        doffs: [B] float32, ``cx_right - cx_left`` in pixels; None where ``intrinsics`` is.
     """
 
     left: torch.Tensor
     right: torch.Tensor
     disparity: torch.Tensor
     scenes: list[str]
+    normals: torch.Tensor | None = None
+    intrinsics: torch.Tensor | None = None
+    doffs: torch.Tensor | None = None
 
     @staticmethod
     def collate(samples: Sequence[StereoSample]) -> StereoBatch:
-        """Stack samples of one size; every sample must have a disparity map."""
+        """Stack samples of one size; every sample must have a disparity map. Samples without normals get NaN."""
         import torch
 
         for sample in samples:
@@ -227,11 +233,21 @@ class StereoBatch:
             return stacked.permute(0, 3, 1, 2).contiguous().float().div_(255.0)
 
         disparities = [sample.disparity for sample in samples if sample.disparity is not None]
+        normals = None
+        if any(sample.normals is not None for sample in samples):
+            unknown = np.full(samples[0].left.shape, np.nan, np.float32)
+            maps = [unknown if sample.normals is None else sample.normals for sample in samples]
+            normals = torch.from_numpy(np.stack(maps).astype(np.float32, copy=False)).permute(0, 3, 1, 2).contiguous()
+        rigs = [sample.rig for sample in samples if sample.rig is not None]
+        calibrated = len(rigs) == len(samples)
         return StereoBatch(
             left=images([sample.left for sample in samples]),
             right=images([sample.right for sample in samples]),
             disparity=torch.from_numpy(np.stack(disparities)).float()[:, None],
             scenes=[sample.scene for sample in samples],
+            normals=normals,
+            intrinsics=torch.tensor(np.stack([rig.left.intrinsics for rig in rigs])).float() if calibrated else None,
+            doffs=torch.tensor([rig.doffs for rig in rigs], dtype=torch.float32) if calibrated else None,
         )
 
 

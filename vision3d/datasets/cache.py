@@ -3,7 +3,8 @@
 
 Layout: ``<name>.left.npy`` and ``<name>.right.npy`` [N, H, W, 3] uint8, ``<name>.disparity.npy`` [N, H, W] float16 or
 float32 with NaN where unknown, where there are normals ``<name>.normals.npy`` [N, H, W, 3] float16 (NaN: unknown),
-and ``<name>.json`` (scene names, and whether there are normals), which is written last and marks a complete shard.
+and ``<name>.json`` (scene names, whether there are normals, and where one is known the ``rigs``: for each pair null or
+[fx, fy, cx, cy, cx of the right view, baseline]), which is written last and marks a complete shard.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import bisect
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal
@@ -19,10 +21,17 @@ from typing import Literal
 import numpy as np
 
 from vision3d.datasets.pairs import OnError, SkippingReader, read_skip_file, warn_unknown_scenes
-from vision3d.errors import FileFormatError, InputError, OutputError
-from vision3d.types import StereoSample
+from vision3d.errors import CalibrationError, FileFormatError, InputError, OutputError
+from vision3d.types import Camera, StereoRig, StereoSample
 
 _PARTS = ("left", "right", "disparity")
+
+
+@dataclass(frozen=True)
+class _Shard:
+    arrays: dict[str, np.ndarray]
+    scenes: list[str]
+    rigs: list[Sequence[float] | None]
 
 
 class PoolStereo(SkippingReader):
@@ -31,6 +40,9 @@ class PoolStereo(SkippingReader):
     Args:
         root: the pool's folder.
         shards: use the first ``shards`` only.
+        focal: focal length in pixels, for pairs whose rig is not stored: the principal point is then the middle of the
+            image. None: such pairs have no rig.
+        baseline: metres, for the same pairs; that of IRS.
         skip_file: text file with scenes to leave out, one a line, ``#`` begins a comment.
         on_error: ``"raise"``: a damaged shard is an error; ``"skip"``: it is left out, with a warning.
 
@@ -50,20 +62,23 @@ class PoolStereo(SkippingReader):
         root: str | Path,
         shards: int | None = None,
         *,
+        focal: float | None = None,
+        baseline: float = 0.1,
         skip_file: str | os.PathLike[str] | None = None,
         on_error: OnError = "raise",
     ) -> None:
         self._set_on_error(on_error)
         self.root = Path(root)
+        self._default = None if focal is None else (float(focal), float(baseline))
         names = [path.with_suffix("") for path in sorted(self.root.rglob("*.json"))][:shards]
         if not names:
             raise FileFormatError(
                 f"{self.root}: no stereo pool here (*.json, *.left.npy ...): write one with write_pool"
             )
         self._shards = self._open_shards(names)
-        self._ends = list(accumulate(len(scenes) for _, scenes in self._shards))
+        self._ends = list(accumulate(len(shard.scenes) for shard in self._shards))
         left_out = read_skip_file(skip_file) if skip_file is not None else frozenset()
-        every = [scene for _, scenes in self._shards for scene in scenes]
+        every = [scene for shard in self._shards for scene in shard.scenes]
         if skip_file is not None:
             warn_unknown_scenes(skip_file, left_out.difference(every), self.name)
         self._rows = np.array([row for row, scene in enumerate(every) if scene not in left_out], dtype=np.int64)
@@ -74,13 +89,19 @@ class PoolStereo(SkippingReader):
     def read(self, index: int) -> StereoSample:
         """Return the pair; its arrays are read-only views of the files, read when used."""
         place = int(self._rows[index])
-        shard = bisect.bisect_right(self._ends, place)
-        arrays, scenes = self._shards[shard]
-        row = place - (self._ends[shard - 1] if shard else 0)
-        maps = {part: array[row] for part, array in arrays.items()}
-        return StereoSample(**maps, scene=scenes[row])
+        number = bisect.bisect_right(self._ends, place)
+        shard = self._shards[number]
+        row = place - (self._ends[number - 1] if number else 0)
+        maps = {part: array[row] for part, array in shard.arrays.items()}
+        height, width = maps["left"].shape[:2]
+        numbers = shard.rigs[row]
+        if numbers is None and self._default is not None:
+            focal, baseline = self._default
+            numbers = [focal, focal, (width - 1) / 2, (height - 1) / 2, (width - 1) / 2, baseline]
+        rig = None if numbers is None else _make_rig(numbers, width, height)
+        return StereoSample(**maps, rig=rig, scene=shard.scenes[row])
 
-    def _open_shards(self, names: list[Path]) -> list[tuple[dict[str, np.ndarray], list[str]]]:
+    def _open_shards(self, names: list[Path]) -> list[_Shard]:
         shards = []
         for name in names:
             try:
@@ -92,19 +113,39 @@ class PoolStereo(SkippingReader):
         return shards
 
 
-def _open_shard(name: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+def _make_rig(numbers: Sequence[float], width: int, height: int) -> StereoRig:
+    fx, fy, cx, cy, cx_right, baseline = numbers
+    views = [Camera(np.array([[fx, 0, x], [0, fy, cy], [0, 0, 1.0]]), width, height) for x in (cx, cx_right)]
+    return StereoRig(*views, baseline)
+
+
+def _rig_numbers(rig: StereoRig | None) -> list[float] | None:
+    if rig is None:
+        return None
+    left = rig.left
+    return [left.fx, left.fy, left.cx, left.cy, rig.right.cx, float(rig.baseline)]
+
+
+def _open_shard(name: Path) -> _Shard:
     try:
         facts = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
-        scenes = facts["scenes"]
+        scenes = [str(scene) for scene in facts["scenes"]]
+        rigs = facts.get("rigs") or [None] * len(scenes)
         parts = (*_PARTS, "normals") if facts.get("normals") else _PARTS
         arrays = {part: np.load(f"{name}.{part}.npy", mmap_mode="r") for part in parts}
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{name}: damaged shard of a stereo pool ({error}): write it anew") from error
     left, right = arrays["left"], arrays["right"]
     fits = left.shape == right.shape == arrays.get("normals", left).shape
-    if not fits or left.shape[:3] != arrays["disparity"].shape or len(scenes) != len(left):
+    if not fits or left.shape[:3] != arrays["disparity"].shape or not len(scenes) == len(rigs) == len(left):
         raise FileFormatError(f"{name}: the arrays of this shard do not fit each other: write it anew")
-    return arrays, [str(scene) for scene in scenes]
+    try:
+        for rig in rigs:
+            if rig is not None:
+                _make_rig(rig, left.shape[2], left.shape[1])
+    except (TypeError, ValueError, CalibrationError) as error:
+        raise FileFormatError(f"{name}: damaged rigs in a shard of a stereo pool ({error}): write it anew") from error
+    return _Shard(arrays, scenes, rigs)
 
 
 def write_pool(
@@ -148,6 +189,8 @@ def _write_shard(folder: Path, name: str, samples: list[StereoSample], dtype: st
             unknown = np.full(samples[0].left.shape, np.nan, np.float16)
             maps = [unknown if sample.normals is None else sample.normals for sample in samples]
             stacks["normals"], facts["normals"] = np.stack(maps), True
+        if any(sample.rig is not None for sample in samples):
+            facts["rigs"] = [_rig_numbers(sample.rig) for sample in samples]
         for part, stack in stacks.items():
             kind = {"disparity": dtype, "normals": "float16"}.get(part, "uint8")
             temporary = folder / f".{name}.{part}.tmp.npy"

@@ -37,19 +37,23 @@ class MetricsFile(Callback):
     """Writes ``metrics.csv`` (a row a step, a row a validation) and a log line every few steps.
 
     ``loss``, ``lr`` and ``grad_norm`` are those of the step itself (in the first process); ``seconds`` is the time
-    since the previous row. A resume drops the rows after its checkpoint.
+    since the previous row. A resume drops the rows after its checkpoint. ``StereoTask.extra_metrics`` get columns
+    of their own.
     """
 
     def __init__(self, path: Path, log_every: int) -> None:
         self.path, self.log_every = path, log_every
+        self.columns: tuple[str, ...] = COLUMNS
         self._time = time.perf_counter()
         self._recent: list[tuple[float, float]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, StereoTask)
+        self.columns = (*COLUMNS[:-1], *pl_module.extra_metrics, COLUMNS[-1])
         if trainer.is_global_zero:
             kept = read_metrics(self.path, trainer.global_step) if trainer.global_step else []
             buffer = io.StringIO()
-            writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
+            writer = csv.DictWriter(buffer, self.columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(kept)
             temporary = self.path.with_name(f".{self.path.name}.tmp")
@@ -98,11 +102,11 @@ class MetricsFile(Callback):
 
     def _write(self, row: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n").writerow(row)
+            csv.DictWriter(file, self.columns, extrasaction="ignore", lineterminator="\n").writerow(row)
 
 
 class Checkpoints(Callback):
-    """Writes ``last.ckpt`` every few steps and at the end, and ``best.ckpt`` by the validation's end-point error.
+    """Writes ``last.ckpt`` every few steps and at the end, and ``best.ckpt`` by ``StereoTask.selection``.
 
     Each is written beside its target and renamed, so that a killed run leaves whole files only. A checkpoint that is
     due at the step of a validation is written after it, so that a resume never loses the validation.
@@ -131,7 +135,7 @@ class Checkpoints(Callback):
         assert isinstance(pl_module, StereoTask)
         if trainer.sanity_checking:
             return
-        error = pl_module.validation_metrics["epe"]
+        error = pl_module.selection
         if error < self.best:
             self.best = error
             self.save(trainer, "best.ckpt")

@@ -19,11 +19,17 @@ from vision3d.training.distributed.options import CommunicationConfig, check_com
 
 @dataclass
 class ModelConfig:
-    """The network: registered name, its keyword arguments, and start weights (True, a tag, or a file)."""
+    """The network: registered name, its keyword arguments, and start weights (True, a tag, or a file).
+
+    Networks of the task "normals" also take ``stage_one``, the start weights of their disparity stage (a network's
+    name, ``name.tag``, or a file), and ``freeze_stage_one``, which keeps that stage as it is.
+    """
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     pretrained: bool | str = False
+    stage_one: str = ""
+    freeze_stage_one: bool = False
 
 
 @dataclass
@@ -424,6 +430,7 @@ def _check_values(config: TrainConfig, where: str) -> None:
     check_communication(config, where)
     _check_elastic(config, where)
     _check_schedule(schedule, where)
+    _check_stage_one(config.model, where)
     if not config.data.train:
         raise ConfigError(f"{where}: data.train is empty: name at least one data set")
     for source in config.data.train + config.data.validation:
@@ -469,6 +476,13 @@ def _check_elastic(config: TrainConfig, where: str) -> None:
         raise ConfigError(f"{where}: elastic.sandwich needs elastic.subnets_per_step of at least 2")
     if min(elastic.calibration_pairs, elastic.calibration_batch) < 1:
         raise ConfigError(f"{where}: elastic.calibration_pairs and elastic.calibration_batch must be at least 1")
+
+
+def _check_stage_one(model: ModelConfig, where: str) -> None:
+    from vision3d.registry import find_model
+
+    if (model.stage_one or model.freeze_stage_one) and find_model(model.name.partition(".")[0]).task != "normals":
+        raise ConfigError(f"{where}: model.stage_one and freeze_stage_one are for networks of normals: remove them")
 
 
 def _check_schedule(schedule: ScheduleConfig, where: str) -> None:

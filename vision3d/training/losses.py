@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision3d.errors import ConfigError, InputError, UnknownNameError, check_options
+from vision3d.training.normal_losses import DisparityAndNormals
 from vision3d.types import StereoBatch, StereoOutput
 
 
@@ -126,17 +127,22 @@ class UpsampledSmoothL1:
         weights: one a map, finest first; None takes the published ones, which depend on the number of maps: 1 for all
             but the two coarsest, which have 1/3 (coarsest) and 2/3, where there are four maps or more.
         max_disparity: truth at or above it is left out.
+        classification: weight of the cross-entropy of the bin scores of each scale with the truth at its cells'
+            centres, shared between the two bins beside it; 0 as published. Short trainings need it.
     """
 
-    def __init__(self, weights: Sequence[float] | None = None, max_disparity: float = 192.0) -> None:
+    def __init__(
+        self, weights: Sequence[float] | None = None, max_disparity: float = 192.0, classification: float = 0.0
+    ) -> None:
         self.weights = None if weights is None else tuple(float(weight) for weight in weights)
-        self.max_disparity = float(max_disparity)
+        self.max_disparity, self.classification = float(max_disparity), float(classification)
 
     def __call__(self, output: StereoOutput, batch: StereoBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the total and the unweighted loss of the finest map. A batch without valid truth gives 0.
 
         Raises:
-            InputError: the network returned no stages, or not as many maps as there are weights.
+            InputError: the network returned no stages (or scores, where they count), or not as many maps as there are
+                weights.
         """
         if not output.stages:
             raise InputError(
@@ -151,7 +157,22 @@ class UpsampledSmoothL1:
             losses = [self._smooth_l1(map_, truth, valid, stage[0].shape[-1]) for map_ in stage]
             finest = losses[0]
             total = total + sum(w * loss for w, loss in zip(self._weights_of(len(losses)), losses, strict=True))
+        if self.classification:
+            scores = [value for name, value in output.auxiliary.items() if name.startswith("scores")]
+            if not scores:
+                raise InputError("the network returned no bin scores: set loss.options.classification to 0")
+            entropy = torch.stack([self._cross_entropy(score.float(), truth) for score in scores]).sum()
+            total = total + self.classification * entropy
         return total, {"loss_finest": finest.detach()}
+
+    def _cross_entropy(self, scores: Tensor, truth: Tensor) -> Tensor:
+        """Of the scores of one scale; ``truth`` is 0 where it does not count."""
+        cells = F.interpolate(truth, (scores.shape[-2], scores.shape[-1]), mode="nearest-exact")
+        position = (cells * (scores.shape[-1] / truth.shape[-1])).clamp(max=scores.shape[1] - 1.001)
+        low, valid = position.floor().long(), cells > 0
+        share, score = position - low, F.log_softmax(scores, dim=1)
+        entropy = -(1 - share) * score.gather(1, low) - share * score.gather(1, low + 1)
+        return (entropy * valid).sum() / valid.sum().clamp(min=1)
 
     def _weights_of(self, number: int) -> tuple[float, ...]:
         if self.weights is None:
@@ -252,6 +273,7 @@ LOSSES: dict[str, Callable[..., StereoLoss]] = {
     "multiscale_smooth_l1": MultiScaleSmoothL1,
     "cost_volume": CostVolumeLoss,
     "easnet": UpsampledSmoothL1,
+    "disparity_and_normals": DisparityAndNormals,
 }
 
 

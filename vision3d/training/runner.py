@@ -14,6 +14,7 @@ import torch
 
 from vision3d.errors import ConfigError, MissingExtraError, OutputError, WeightsError
 from vision3d.io.files import atomic_write, ensure_folder
+from vision3d.registry import find_model
 from vision3d.training.config import TrainConfig, config_to_dict
 from vision3d.training.data import TrainingPairs, data_length, open_sources, train_loader, validation_loader
 from vision3d.training.distributed.agreement import check_launch
@@ -89,6 +90,10 @@ def _make_task(config: TrainConfig, rounds: list[Round], steps_per_epoch: int | 
         from vision3d.training.elastic import ElasticTask
 
         return ElasticTask(config, rounds, steps_per_epoch, pairs)
+    if find_model(config.model.name.partition(".")[0]).task == "normals":
+        from vision3d.training.normals import NormalsTask
+
+        return NormalsTask(config, rounds, steps_per_epoch, pairs)
     return StereoTask(config, rounds, steps_per_epoch, pairs)
 
 

@@ -56,6 +56,8 @@ class StereoTask(LightningModule):
         average: the moving average of its weights, or None; part of the state dict, hence of every checkpoint.
     """
 
+    extra_metrics: tuple[str, ...] = ()  # names in ``validation_metrics`` beyond ``METRICS``
+
     def __init__(
         self, config: TrainConfig, rounds: list[Round], steps_per_epoch: int | None, pairs: int | None = None
     ) -> None:
@@ -96,6 +98,11 @@ class StereoTask(LightningModule):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+    @property
+    def selection(self) -> float:
+        """The validation figure that ``best.ckpt`` has least of."""
+        return self.validation_metrics["epe"]
 
     def configure_model(self) -> None:
         """Shard the network where the strategy asks for it (fsdp2)."""

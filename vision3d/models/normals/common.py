@@ -92,3 +92,12 @@ def check_intrinsics(intrinsics: Tensor | None, batch: int) -> None:
     """Raise InputError unless they are None or [B, 3, 3]."""
     if intrinsics is not None and tuple(intrinsics.shape) != (batch, 3, 3):
         raise InputError(f"intrinsics must be [{batch}, 3, 3], got {list(intrinsics.shape)}")
+
+
+def add_doffs(disparity: Tensor, doffs: Tensor | None) -> Tensor:
+    """``disparity`` [B, 1, H, W] plus ``doffs`` [B] (None: 0): depth is fx * baseline over that sum."""
+    if doffs is None:
+        return disparity
+    if tuple(doffs.shape) != (disparity.shape[0],):
+        raise InputError(f"doffs must be [{disparity.shape[0]}], got {list(doffs.shape)}")
+    return disparity + doffs.to(disparity)[:, None, None, None]

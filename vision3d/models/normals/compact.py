@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vision3d.errors import InputError
 from vision3d.geometry.normals import fit_normals, normals_from_disparity
 from vision3d.models.normalization import Normalization
-from vision3d.models.normals.common import NormalNetwork, check_intrinsics, ray_directions
+from vision3d.models.normals.common import NormalNetwork, add_doffs, check_intrinsics, ray_directions
 from vision3d.models.normals.normnet import NormNetS, soft_unit
 from vision3d.models.stereo.blocks import initialize_kaiming
 from vision3d.models.stereo.covonet import CoVoNet
@@ -72,14 +72,17 @@ class CompactDTNNet(NormalNetwork, nn.Module):
         initialize_kaiming(self.normnets)
         nn.init.zeros_(self.normnets.get_parameter("pred_flow0.weight"))  # no correction at first
 
-    def initial_normals(self, disparity: Tensor, intrinsics: Tensor | None = None) -> Tensor:
+    def initial_normals(
+        self, disparity: Tensor, intrinsics: Tensor | None = None, doffs: Tensor | None = None
+    ) -> Tensor:
         """The normals that the second stage corrects, unit, [B, 3, H, W].
 
         Args:
             disparity: [B, 1, H, W], pixels.
             intrinsics: [B, 3, 3]; None: the set focal lengths and the middle of the image.
+            doffs: [B], ``cx_right - cx_left`` in pixels; None: 0.
         """
-        raised = disparity.float() + 0.01
+        raised = add_doffs(disparity.float() + 0.01, doffs)
         matrix = self.camera_matrix(raised, intrinsics)
         if self.fit_radius:
             normals = fit_normals(raised, matrix, self.fit_radius)
@@ -88,12 +91,15 @@ class CompactDTNNet(NormalNetwork, nn.Module):
         known = torch.isfinite(normals).all(dim=1, keepdim=True)
         return torch.where(known, normals, -ray_directions(raised, matrix))
 
-    def forward(self, left: Tensor, right: Tensor, intrinsics: Tensor | None = None) -> StereoOutput:
+    def forward(
+        self, left: Tensor, right: Tensor, intrinsics: Tensor | None = None, doffs: Tensor | None = None
+    ) -> StereoOutput:
         """Disparity and normals of the left view.
 
         Args:
             left, right: [B, 3, H, W], RGB in [0, 1], rectified; H and W are multiples of 64.
             intrinsics: [B, 3, 3] of the left camera; None: the set focal lengths (480 px) and the middle of the image.
+            doffs: [B], ``cx_right - cx_left`` in pixels; None: 0.
 
         Returns:
             ``disparity`` [B, 1, H, W], ``pyramid`` as CoVoNet's, ``normals`` [B, 3, H, W], unit, left camera axes,
@@ -106,7 +112,7 @@ class CompactDTNNet(NormalNetwork, nn.Module):
         check_pair(left, right, self.size_multiple)
         check_intrinsics(intrinsics, left.shape[0])
         output = self.stage_one(left, right)
-        initial = self.initial_normals(output.disparity, intrinsics)
+        initial = self.initial_normals(output.disparity, intrinsics, doffs)
         views = (self.normalization(left), self.normalization(right))
         correction = self.normnets.predict(torch.cat([*views, initial, output.disparity / _DISPARITY_UNIT], dim=1))
         normals = soft_unit(initial + correction)

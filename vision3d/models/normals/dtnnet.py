@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vision3d.errors import InputError
 from vision3d.geometry.normals import d2n_official, normals_from_disparity
 from vision3d.models.normalization import Normalization
-from vision3d.models.normals.common import NormalNetwork, check_intrinsics
+from vision3d.models.normals.common import NormalNetwork, add_doffs, check_intrinsics
 from vision3d.models.normals.normnet import NormalUNet, NormNetDF, NormNetS, soft_unit
 from vision3d.models.stereo.blocks import initialize_kaiming
 from vision3d.models.stereo.fadnet import FULL_WIDTHS, correlation_stage
@@ -52,15 +52,18 @@ class DTNNet(NormalNetwork, nn.Module):
             self.normnets = NormNetS(channels, FULL_WIDTHS)
         initialize_kaiming(self)
 
-    def initial_normals(self, disparity: Tensor, intrinsics: Tensor | None = None) -> Tensor:
+    def initial_normals(
+        self, disparity: Tensor, intrinsics: Tensor | None = None, doffs: Tensor | None = None
+    ) -> Tensor:
         """The normals that the second stage starts from, [B, 3, H, W].
 
         Args:
             disparity: [B, 1, H, W], pixels.
             intrinsics: [B, 3, 3]; None: the set focal lengths, and W / 2, H / 2 ("official") or the middle of the
                 image ("exact") as principal point.
+            doffs: [B], ``cx_right - cx_left`` in pixels; None: 0.
         """
-        raised = disparity + 0.01
+        raised = add_doffs(disparity + 0.01, doffs)
         if self.d2n == "exact":
             return normals_from_disparity(raised, self.camera_matrix(disparity, intrinsics))
         if intrinsics is None:
@@ -68,12 +71,15 @@ class DTNNet(NormalNetwork, nn.Module):
         k = intrinsics.to(disparity)
         return d2n_official(raised, k[:, 0, 0], k[:, 1, 1], k[:, 0, 2], k[:, 1, 2])
 
-    def forward(self, left: Tensor, right: Tensor, intrinsics: Tensor | None = None) -> StereoOutput:
+    def forward(
+        self, left: Tensor, right: Tensor, intrinsics: Tensor | None = None, doffs: Tensor | None = None
+    ) -> StereoOutput:
         """Disparity and normals of the left view.
 
         Args:
             left, right: [B, 3, H, W], RGB in [0, 1], rectified; H and W are multiples of 64.
             intrinsics: [B, 3, 3] of the left camera; None: as the public code, see :meth:`initial_normals`.
+            doffs: [B], ``cx_right - cx_left`` in pixels; None: 0.
 
         Returns:
             ``disparity`` [B, 1, H, W], ``pyramid`` of seven maps in full-resolution pixels, ``normals`` [B, 3, H, W]
@@ -89,7 +95,7 @@ class DTNNet(NormalNetwork, nn.Module):
         features: list[Tensor] | None = [] if self.fused else None
         own = extract_features(self.dispnetc, left)
         maps = self.dispnetc(left, own, extract_features(self.dispnetc, right)[2], features)
-        auxiliary = {"initial_normals": self.initial_normals(maps[0], intrinsics)} if self.initial else {}
+        auxiliary = {"initial_normals": self.initial_normals(maps[0], intrinsics, doffs)} if self.initial else {}
         inputs = torch.cat([left, right, *auxiliary.values(), maps[0]], dim=1)
         normals = self.normnets(inputs) if features is None else self.normnetdf(inputs, features)
         output = StereoOutput(disparity=maps[0], pyramid=maps, normals=normals)
@@ -110,12 +116,14 @@ class NormNets(NormalNetwork, NormalUNet):
         self.normalization: nn.Module = Normalization()
         initialize_kaiming(self)
 
-    def forward(self, left: Tensor, right: Tensor, intrinsics: Tensor | None = None) -> StereoOutput:
+    def forward(
+        self, left: Tensor, right: Tensor, intrinsics: Tensor | None = None, doffs: Tensor | None = None
+    ) -> StereoOutput:
         """Normals of the left view; ``disparity`` is NaN everywhere, ``pyramid`` and ``stages`` are empty.
 
         Args:
             left, right: [B, 3, H, W], RGB in [0, 1], rectified; H and W are multiples of 64.
-            intrinsics: not used by this network.
+            intrinsics, doffs: not used by this network.
 
         Raises:
             InputError: shapes that do not fit.
