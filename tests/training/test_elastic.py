@@ -24,7 +24,7 @@ from vision3d.training.elastic import ElasticTask, open_space, step_settings, va
 from vision3d.training.losses import create_loss
 from vision3d.training.optimizers import Round, create_optimizer
 from vision3d.training.runner import train
-from vision3d.types import StereoBatch
+from vision3d.types import StereoBatch, StereoOutput
 
 SMALL = {"kernel": [3, 5], "expand": [2, 4], "depth": [2, 3], "scale": [2], "subnets_per_step": 2}
 
@@ -218,3 +218,17 @@ def test_named_parameters_keep_clear_of_the_decay() -> None:
     assert [id(value) for value in groups[0]["params"]] == [id(model["conv"].weight)]
     assert len(groups[1]["params"]) == 3
     assert len(create_optimizer(model, OptimizerConfig()).param_groups) == 1
+
+
+def test_scores_are_compared_with_the_bins_beside_the_truth() -> None:
+    """Cells of 3 pixels: the truth 7.5 lies half-way between the bins 2 and 3."""
+    truth = torch.full((1, 1, 6, 9), 7.5)
+    truth[..., 4:] = torch.nan
+    scores = torch.randn(1, 64, 2, 3)
+    maps = [torch.zeros(1, 1, 6, 9)]
+    output = StereoOutput(maps[0], maps, stages=[maps], auxiliary={"scores0": scores})
+    batch = StereoBatch(torch.zeros(1, 3, 6, 9), torch.zeros(1, 3, 6, 9), truth, ["a"])
+    plain, classified = (create_loss("easnet", classification=weight)(output, batch)[0] for weight in (0.0, 2.0))
+    log = scores[..., 0].log_softmax(1)  # the centre of the second column of cells is unknown
+    expected = -(log[:, 2] + log[:, 3]).mean() / 2
+    assert float(classified - plain) == pytest.approx(2 * float(expected), rel=1e-4)

@@ -68,7 +68,7 @@ class _EASNetBase(nn.Module):
         Returns:
             ``disparity`` [B, 1, H, W]; ``pyramid``: S + 2 maps for S scales, of 1/1, 1/2, 1/3, 1/6 ... of the size,
             each in pixels of its own width; in training mode ``stages``: one list of the same maps, finest first, in
-            pixels of the input.
+            pixels of the input, and in ``auxiliary`` the scores of the bins, ``scores0`` the finest.
 
         Raises:
             InputError: shapes that do not fit.
@@ -84,6 +84,7 @@ class _EASNetBase(nn.Module):
         if self.training:
             width = left.shape[-1]
             output.stages = [[map_ * (width / map_.shape[-1]) for map_ in maps]]
+            output.auxiliary = {f"scores{scale}": score for scale, score in enumerate(scores)}
         return output
 
     def _volumes(self, left: Tensor, right: Tensor) -> list[Tensor]:
