@@ -30,7 +30,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     world, folder = request.param, tmp_path_factory.mktemp(f"world{request.param}")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(SCRIPT), str(world), str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return lambda name: [torch.load(folder / f"{name}.{rank}.pt", weights_only=False) for rank in range(world)]
 
