@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vision3d benchmark``: ``ops``, processor time beside plain loops, and ``data``, reading speed."""
+"""``vision3d benchmark``: ``ops`` beside plain loops, ``data``, reading speed, ``comm``, communication hooks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from vision3d.benchmark.ops import PROTOCOL, Row, measure_ops
+from vision3d.cli.benchmark_comm import add_comm
 from vision3d.cli.benchmark_data import add_data
 from vision3d.cli.output import console, to_json
 from vision3d.errors import InputError
@@ -28,6 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     ops.add_argument("--json", action="store_true", help="print one JSON object")
     ops.set_defaults(run=run)
     add_data(kinds)
+    add_comm(kinds)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
