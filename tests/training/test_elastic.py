@@ -18,11 +18,11 @@ pytest.importorskip("lightning")
 from vision3d.datasets.cache import write_pool
 from vision3d.errors import ConfigError
 from vision3d.models.stereo.easnet import PHASES, SearchSpace, largest_setting, parse_setting, smallest_setting
-from vision3d.training.config import ElasticConfig, OptimizerConfig, TrainConfig, config_from_dict
+from vision3d.training.config import ElasticConfig, OptimizerConfig, ScheduleConfig, TrainConfig, config_from_dict
 from vision3d.training.curve import read_metrics
 from vision3d.training.elastic import ElasticTask, open_space, step_settings, validation_settings
 from vision3d.training.losses import create_loss
-from vision3d.training.optimizers import Round, create_optimizer
+from vision3d.training.optimizers import Round, create_optimizer, learning_rate_factor
 from vision3d.training.runner import train
 from vision3d.types import StereoBatch, StereoOutput
 
@@ -232,3 +232,12 @@ def test_scores_are_compared_with_the_bins_beside_the_truth() -> None:
     log = scores[..., 0].log_softmax(1)  # the centre of the second column of cells is unknown
     expected = -(log[:, 2] + log[:, 3]).mean() / 2
     assert float(classified - plain) == pytest.approx(2 * float(expected), rel=1e-4)
+
+
+def test_the_rate_is_held_before_the_cosine() -> None:
+    """Two epochs of ten steps at the full rate, then 25 epochs of cosine."""
+    schedule = ScheduleConfig(name="cosine", hold_epochs=2)
+    factors = [learning_rate_factor(schedule, step, 270, 10) for step in (0, 20, 145, 270)]
+    assert factors == pytest.approx([1.0, 1.0, 0.5, 0.0])
+    with pytest.raises(ConfigError, match="the data has no end"):
+        learning_rate_factor(schedule, 0, 270, None)

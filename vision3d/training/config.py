@@ -128,6 +128,7 @@ class ScheduleConfig:
             (down to ``final_factor`` at the end).
         unit: what ``period`` and ``milestones`` count.
         warmup_steps: optimiser steps of linear warm-up.
+        hold_epochs: epochs at the full rate before cosine or linear begin.
         restart: start anew in each round (as published), or run over the whole training.
     """
 
@@ -137,6 +138,7 @@ class ScheduleConfig:
     milestones: list[int] = field(default_factory=list)
     factors: list[float] = field(default_factory=list)
     warmup_steps: int = 0
+    hold_epochs: int = 0
     final_factor: float = 0.0
     restart: bool = True
 
@@ -449,6 +451,7 @@ def _check_ranges(config: TrainConfig, where: str) -> None:
         "trainer.images": trainer.images,
         "data.workers": data.workers,
         "schedule.warmup_steps": schedule.warmup_steps,
+        "schedule.hold_epochs": schedule.hold_epochs,
     }
     for name, value in counts.items():
         if value < 0:

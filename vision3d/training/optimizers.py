@@ -139,7 +139,10 @@ def learning_rate_factor(config: ScheduleConfig, step: int, total: int, steps_pe
     if config.name == "constant":
         return 1.0
     if config.name in ("cosine", "linear"):
-        progress = min(1.0, (step - config.warmup_steps) / max(1, total - config.warmup_steps))
+        if config.hold_epochs and steps_per_epoch is None:
+            raise ConfigError("schedule.hold_epochs: the data has no end: set schedule.hold_epochs to 0")
+        start = config.warmup_steps + config.hold_epochs * (steps_per_epoch or 0)
+        progress = min(1.0, max(0, step - start) / max(1, total - start))
         shape = 0.5 * (1 + math.cos(math.pi * progress)) if config.name == "cosine" else 1 - progress
         return config.final_factor + (1 - config.final_factor) * shape
     if config.unit == "epochs":
