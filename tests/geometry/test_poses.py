@@ -123,6 +123,15 @@ def test_alignment_finds_a_known_motion():
     np.testing.assert_allclose(found.matrix(), rigid.matrix(), atol=1e-10)
 
 
+def test_alignment_of_a_straight_trajectory():
+    """The centres leave one rotation free; points in front of the cameras settle it."""
+    source = random_poses(6)
+    source[:, :3, 3] = np.linspace(0, 1, 6)[:, None] * [1.0, 2.0, 3.0]
+    motion = poses.Similarity(1.0, Rotation.random(random_state=3).as_matrix(), np.array([1.0, -2.0, 3.0]))
+    found = poses.align_poses_procrustes(source, motion.apply_to_poses(source), forward=1.0)
+    np.testing.assert_allclose(found.matrix(), motion.matrix(), atol=1e-10)
+
+
 def test_alignment_of_a_mirrored_and_a_flat_cloud():
     """Rotations stay proper: a mirror image is matched as well as a rotation can (scipy's Kabsch is the oracle)."""
     points = np.random.default_rng(0).standard_normal((10, 3))

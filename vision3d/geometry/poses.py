@@ -263,16 +263,24 @@ def align_poses(source: np.ndarray, target: np.ndarray, *, with_scale: bool = Tr
     return align_points(first[:, :3, 3], second[:, :3, 3], with_scale=with_scale)
 
 
-def align_poses_procrustes(source: np.ndarray, target: np.ndarray) -> Similarity:
+def _pose_points(poses: np.ndarray, forward: float) -> np.ndarray:
+    poses = np.asarray(poses, dtype=np.float64)
+    centers = poses[:, :3, 3]
+    return centers if forward == 0 else np.concatenate([centers, centers + forward * poses[:, :3, 2]])
+
+
+def align_poses_procrustes(source: np.ndarray, target: np.ndarray, *, forward: float = 0.0) -> Similarity:
     """Procrustes alignment of camera centres with the scale from RMS radii, as BARF measures (arXiv 2104.06405).
 
     Args:
         source, target: [N, 4, 4] camera-to-world.
+        forward: also align the points at this distance in front of each camera (0: only the centres). A straight
+            trajectory leaves the rotation about its line free; these points settle it.
 
     Raises:
         InputError: shapes that differ, or centres that all lie in one place.
     """
-    first, second = _point_sets(np.asarray(source)[:, :3, 3], np.asarray(target)[:, :3, 3])
+    first, second = _point_sets(_pose_points(source, forward), _pose_points(target, forward))
     mean_first, mean_second = first.mean(0), second.mean(0)
     radius_first = float(np.sqrt(((first - mean_first) ** 2).sum(1).mean()))
     radius_second = float(np.sqrt(((second - mean_second) ** 2).sum(1).mean()))
