@@ -282,6 +282,7 @@ def optimize(
     seed: int = DEFAULT_SEED,
     state: Mapping[str, Any] | None = None,
     callback: Callback | None = None,
+    psnr: bool = True,
 ) -> StageReport:
     """Run a stage to its end and score it: the one call that pipelines and baselines need.
 
@@ -292,9 +293,10 @@ def optimize(
         seed: of the random numbers.
         state: of :meth:`StageOptimizer.state_dict`, to go on from.
         callback: called after each step; True ends the stage.
+        psnr: render and score every frame of the stage at the end.
     """
     run = StageOptimizer(model, images if isinstance(images, ImagePyramid) else ImagePyramid(images), stage, seed)
     if state is not None:
         run.load_state_dict(state)
     run.run(callback=callback)
-    return run.report()
+    return run.report(psnr=psnr)
