@@ -198,6 +198,10 @@ def test_resume_is_exact(tmp_path: Path) -> None:
     without_times = [[{**row, "seconds": ""} for row in part] for part in rows]
     assert without_times[0] == without_times[1]
     assert [row["split"] for row in rows[0]].count("validation") == 2
+    following = recipe(tmp_path / "whole", SMALL)
+    following.model.pretrained = str(whole)  # the next stage begins with these weights
+    task = ElasticTask(following, [Round(0, 4, None)], None)
+    assert all(torch.equal(value, first[name]) for name, value in task.model.state_dict().items())
 
 
 def test_illegal_recipes(tmp_path: Path) -> None:
