@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from vision3d.errors import InputError
-from vision3d.types import StereoOutput
+from vision3d.types import StereoOutput, StereoRig
 
 DEFAULT_SIZE_MULTIPLE = 64  # for modules that are not of the zoo
 DEFAULT_MAX_DISPARITY = 192
@@ -68,6 +69,17 @@ def model_name(model: nn.Module) -> str:
 def size_multiple(model: nn.Module) -> int:
     """The multiple that image sizes are padded to for this network."""
     return int(_trait(model, "size_multiple", DEFAULT_SIZE_MULTIPLE))
+
+
+def resize_normals(normals: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Resample unit normals [H, W, 3] bilinearly and bring them to unit length again; NaN where unknown or opposed."""
+    if normals.shape[:2] == (height, width):
+        return normals
+    parts = [resize_map(np.ascontiguousarray(normals[..., axis]), width, height) for axis in range(3)]
+    resized = np.stack(parts, axis=-1)
+    length = np.linalg.norm(resized, axis=-1, keepdims=True)
+    length[~(length > 1e-3)] = np.nan
+    return np.asarray(resized / length, dtype=np.float32)
 
 
 def max_disparity(model: nn.Module) -> int:
@@ -234,6 +246,26 @@ def automatic_scale(
     return scale
 
 
+@dataclass
+class PassAnswer:
+    """What one pass gave, at the size of its images.
+
+    Attributes:
+        disparity: [H, W] float32, NaN where the network gives no finite number.
+        confidence: [H, W] float32 of the network itself, or None.
+        normals: [H, W, 3] float32, or None for networks without.
+    """
+
+    disparity: np.ndarray
+    confidence: np.ndarray | None = None
+    normals: np.ndarray | None = None
+
+
+def takes_intrinsics(model: nn.Module) -> bool:
+    """Whether the network is called as ``model(left, right, intrinsics, doffs)`` (the task "normals")."""
+    return callable(getattr(model, "set_focal_length", None))
+
+
 def run_network(
     model: nn.Module, left: np.ndarray, right: np.ndarray, device: torch.device, precision: str = "float32"
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -242,18 +274,46 @@ def run_network(
     Args:
         left, right: [H, W, 3] uint8 RGB of one size; they are padded to the network's multiple and cut back.
     """
+    answer = run_pass(model, left, right, device, precision)
+    return answer.disparity, answer.confidence
+
+
+def run_pass(
+    model: nn.Module,
+    left: np.ndarray,
+    right: np.ndarray,
+    device: torch.device,
+    precision: str = "float32",
+    rig: StereoRig | None = None,
+) -> PassAnswer:
+    """One pass with everything that the network answers.
+
+    Args:
+        left, right: [H, W, 3] uint8 RGB of one size; they are padded to the network's multiple and cut back.
+        rig: of images of this size, for networks that :func:`takes_intrinsics`; padding moves its principal point.
+    """
     from vision3d.ops import pad_to_multiple
 
     with _evaluating(model), torch.inference_mode():
         padded_left, padding = pad_to_multiple(_to_tensor(left, device), size_multiple(model))
         padded_right, _ = pad_to_multiple(_to_tensor(right, device), size_multiple(model))
+        camera: tuple[torch.Tensor, ...] = ()
+        if rig is not None and takes_intrinsics(model):
+            matrix = rig.left.cropped(-padding.left, -padding.top, *padded_left.shape[:1:-1]).intrinsics
+            values = (matrix[None], np.array([rig.doffs]))
+            camera = tuple(torch.from_numpy(item).to(device, torch.float32) for item in values)
         with _precision(device, precision):
-            answer = model(padded_left, padded_right)
+            answer = model(padded_left, padded_right, *camera)
         disparity, confidence = _parse(answer, padded_left)
-        maps = [None if m is None else padding.undo(m.float())[0, 0].cpu().numpy() for m in (disparity, confidence)]
-    found = np.ascontiguousarray(maps[0], dtype=np.float32)
+        normals = answer.normals if isinstance(answer, StereoOutput) else None
+        maps = [
+            None if item is None else padding.undo(item.float())[0].permute(1, 2, 0).cpu().numpy()
+            for item in (disparity, confidence, normals)
+        ]
+    found = np.ascontiguousarray(maps[0][..., 0], dtype=np.float32)  # type: ignore[index]
     found[~np.isfinite(found)] = np.nan
-    return found, None if maps[1] is None else np.ascontiguousarray(maps[1], dtype=np.float32)
+    own = None if maps[1] is None else np.ascontiguousarray(maps[1][..., 0], dtype=np.float32)
+    return PassAnswer(found, own, None if maps[2] is None else np.ascontiguousarray(maps[2], dtype=np.float32))
 
 
 def run_mirrored(

@@ -22,9 +22,11 @@ from vision3d import inference
 from vision3d.checks import check_same_channels, check_same_size, describe_input, pair_warnings
 from vision3d.errors import InputError
 from vision3d.geometry.disparity import consistency, disparity_to_depth
+from vision3d.geometry.normals import fit_normals, turn_to_camera
 from vision3d.geometry.rig import fit_rig_to_image
+from vision3d.models.normals.common import IRS_FOCAL_LENGTH
 from vision3d.results import StereoResult
-from vision3d.types import StereoRig
+from vision3d.types import Camera, StereoRig
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,6 +37,7 @@ __all__ = ["DEFAULT_STEREO_MODEL", "StereoResult", "load_stereo_model", "predict
 
 DEFAULT_STEREO_MODEL = "covonet"
 _FARTHEST = 0.05  # pixels of disparity below which a point is too far away for its depth to mean anything
+FIT_RADIUS = 8  # pixels, of the planes that give normals to networks without
 _CONSISTENT_PIXELS = 1.0  # tolerance of the left-right check, pixels of the network's input
 
 
@@ -84,8 +87,9 @@ def predict_stereo(
     check_memory: bool = True,
     check_pair: bool = True,
     units: str = "auto",
+    normals: bool = False,
 ) -> StereoResult:
-    """Predict the disparity of a rectified stereo pair, and with a calibration its depth.
+    """Predict the disparity of a rectified stereo pair, with a calibration its depth, and its surface normals.
 
     Args:
         left, right: a path, a PIL image, or an array [H, W, 3] (uint8, or float in [0, 1]); of one size.
@@ -101,6 +105,8 @@ def predict_stereo(
             memory.
         check_pair: look for swapped or unrectified views and say so in ``result.warnings``.
         units: unit of the file's baseline, ``"auto"``, ``"m"`` or ``"mm"`` (see ``read_calibration``).
+        normals: also for networks without normals: planes fitted to the disparity. Needs the calibration. Networks of
+            the task "normals" (``dtnnet_tiny``) always answer normals.
 
     Returns:
         StereoResult with maps at the size of the input images.
@@ -114,6 +120,8 @@ def predict_stereo(
     wanted = scale if scale == "auto" else inference.checked_scale(scale)
     network, name, home = load_stereo_model(model, device=device)
     result = _predict(network, views, rig, wanted, confidence, home, precision, check_memory)
+    if normals and result.normals is None:
+        result.normals, result.normals_source = _fitted_normals(result), "disparity"
     result.model = name
     result.files = _files(left=left, right=right, calibration=calibration)
     if check_pair:
@@ -137,7 +145,8 @@ def _predict(
     scale = inference.automatic_scale(network, *views, home, precision) if wanted == "auto" else float(wanted)
     if check_memory:
         inference.check_memory(network, width, height, scale, home)
-    disparity, own, mirrored = _run(network, views, scale, confidence, home, precision)
+    eyes = rig if rig is not None or not inference.takes_intrinsics(network) else _nominal_rig(network, width, height)
+    disparity, own, mirrored, normals = _run(network, views, scale, confidence, home, precision, eyes)
     certainty, occlusion = own, None
     if mirrored is not None:
         certainty, occlusion = consistency(disparity, mirrored, tolerance=_CONSISTENT_PIXELS / min(scale, 1.0))
@@ -150,9 +159,11 @@ def _predict(
         occlusion=occlusion,
         depth=_depth(disparity, rig),
         rig=rig,
-        warnings=_result_warnings(network, disparity, scale),
+        warnings=_result_warnings(network, disparity, scale) + _normals_warnings(normals, rig, eyes),
         seconds=time.perf_counter() - start,
         scale=scale,
+        normals=normals,
+        normals_source="" if normals is None else "network",
     )
 
 
@@ -183,19 +194,50 @@ def _run(
     mirrored: bool,
     device: torch.device,
     precision: str,
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Disparity of the left view, the network's own confidence, and the right view's disparity, all at full size."""
+    rig: StereoRig | None,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+    """Disparity of the left view, the network's own confidence, the right view's disparity, and the normals of the
+    left view, all at full size."""
     height, width = views[0].shape[:2]
-    small = [inference.resize_image(view, *inference.scaled_size(width, height, scale)) for view in views]
-    disparity, own = inference.run_network(network, small[0], small[1], device, precision)
+    size = inference.scaled_size(width, height, scale)
+    small = [inference.resize_image(view, *size) for view in views]
+    scaled = None if rig is None else rig.with_size(width, height).resized(*size)
+    answer = inference.run_pass(network, small[0], small[1], device, precision, scaled)
+    disparity, own, normals = answer.disparity, answer.confidence, answer.normals
+    if normals is not None:
+        camera = (rig or _nominal_rig(network, width, height)).left
+        normals = turn_to_camera(inference.resize_normals(normals, width, height), camera)
     right = inference.run_mirrored(network, small[0], small[1], device, precision) if mirrored else None
     if disparity.shape == (height, width):
-        return disparity, own, right
+        return disparity, own, right, normals
     return (
         inference.resize_map(disparity, width, height, width / disparity.shape[1]),
         None if own is None else inference.resize_map(own, width, height),
         None if right is None else inference.resize_map(right, width, height, width / right.shape[1]),
+        normals,
     )
+
+
+def _nominal_rig(network: nn.Module, width: int, height: int) -> StereoRig:
+    """Of pairs without calibration: 90 degrees wide, as IRS, unless the user has set the network's focal lengths."""
+    fx, fy = (float(getattr(network, name, IRS_FOCAL_LENGTH)) for name in ("fx", "fy"))
+    if fx == fy == IRS_FOCAL_LENGTH:
+        fx = fy = width / 2
+    camera = Camera(np.array([[fx, 0, (width - 1) / 2], [0, fy, (height - 1) / 2], [0, 0, 1.0]]), width, height)
+    return StereoRig(camera, camera, 1.0)
+
+
+def _normals_warnings(normals: np.ndarray | None, rig: StereoRig | None, eyes: StereoRig | None) -> list[str]:
+    if normals is None or rig is not None or eyes is None:
+        return []
+    return [f"no calibration: the normals assume a focal length of {eyes.left.fx:g} px; pass it for true ones"]
+
+
+def _fitted_normals(result: StereoResult) -> np.ndarray:
+    if result.rig is None:
+        raise InputError("normals from the disparity need the calibration: pass calibration=... (--calib FILE)")
+    rig = result.rig
+    return np.asarray(fit_normals(result.disparity, rig.left, FIT_RADIUS, doffs=rig.doffs), dtype=np.float32)
 
 
 def _depth(disparity: np.ndarray, rig: StereoRig | None) -> np.ndarray | None:
@@ -208,6 +250,8 @@ def _depth(disparity: np.ndarray, rig: StereoRig | None) -> np.ndarray | None:
 
 def _result_warnings(network: nn.Module, disparity: np.ndarray, scale: float) -> list[str]:
     finite = disparity[np.isfinite(disparity)]
+    if finite.size == 0 and getattr(network, "stage_one_name", None) == "":
+        return []  # normals alone
     if finite.size == 0:
         return ["the network gave no finite disparity: its weights do not fit or the images are not usable"]
     reach = inference.max_disparity(network) / scale

@@ -23,8 +23,8 @@ from vision3d.visualization import display_range
 CLOUD_FORMATS = ("ply", "glb", "pcd")
 DEFAULT_CONFIDENCE_THRESHOLD = 0.5
 OUTPUT_NAMES = frozenset(
-    ["report.json", "view.html", "disparity.pfm", "depth.npy"]
-    + [f"{name}.png" for name in ("disparity", "confidence", "occlusion", "error", "depth")]
+    ["report.json", "view.html", "disparity.pfm", "depth.npy", "normals.npy"]
+    + [f"{name}.png" for name in ("disparity", "confidence", "occlusion", "error", "depth", "normals")]
     + [f"cloud.{name}" for name in CLOUD_FORMATS]
 )
 _DEPTH_PNG_LIMIT = 65.535  # metres; a 16-bit PNG of millimetres has no code for more
@@ -48,6 +48,8 @@ class StereoResult:
         model: name of the network.
         scale: size of the images that the network saw, relative to the input.
         files: where the pair came from, if it was read from files.
+        normals: [H, W, 3] float32, unit, left camera axes, facing the camera, NaN where unknown; or None.
+        normals_source: "network", "disparity" (fitted planes), or "".
     """
 
     disparity: np.ndarray
@@ -62,6 +64,8 @@ class StereoResult:
     model: str = ""
     scale: float = 1.0
     files: dict[str, str] = field(default_factory=dict)
+    normals: np.ndarray | None = None
+    normals_source: str = ""
 
     def pointcloud(
         self,
@@ -83,7 +87,8 @@ class StereoResult:
             remove_flying_pixels: leave out pixels at depth edges, which hang between two surfaces.
             voxel_size: edge of a grid in metres; one point a cell is kept.
             remove_outliers: leave out points that lie far from their neighbours (slow for millions of points).
-            normals: compute a unit normal for each point.
+            normals: give each point a unit normal towards the camera: that of the result where there is one, else
+                that of the neighbouring depths.
 
         Raises:
             InputError: the result has no calibration, or a threshold is out of range.
@@ -92,18 +97,27 @@ class StereoResult:
             raise InputError("a metric point cloud needs the calibration: pass calibration=... (--calib FILE)")
         check_limits(min_depth, max_depth, confidence_threshold, voxel_size)
         from vision3d.geometry import pointcloud as clouds
-        from vision3d.geometry.normals import normals_from_depth
 
         mask = self._cloud_mask(self.depth, self.rig, min_depth, max_depth, confidence_threshold)
         if remove_flying_pixels:
             mask &= ~clouds.depth_edge_mask(self.depth)
-        directions = normals_from_depth(self.depth, self.rig.left) if normals else None
+        directions = self._cloud_normals(self.depth, self.rig) if normals else None
         cloud = clouds.depth_to_pointcloud(self.depth, self.rig.left, image=self.image, mask=mask, normals=directions)
         if voxel_size is not None and len(cloud):
             cloud = clouds.voxel_downsample(cloud, voxel_size)
         if remove_outliers and len(cloud):
             cloud = clouds.remove_outliers(cloud)
         return cloud
+
+    def _cloud_normals(self, depth: np.ndarray, rig: StereoRig) -> np.ndarray:
+        from vision3d.geometry.normals import normals_from_depth
+
+        if self.normals is None:
+            return np.asarray(normals_from_depth(depth, rig.left))
+        unknown = ~np.isfinite(self.normals).all(axis=2)
+        if not unknown.any():
+            return self.normals
+        return np.where(unknown[..., None], normals_from_depth(depth, rig.left), self.normals)
 
     def _cloud_mask(
         self, depth: np.ndarray, rig: StereoRig, min_depth: float | None, max_depth: float | None, threshold: float
@@ -135,6 +149,7 @@ class StereoResult:
             "depth": None if self.depth is None else {"unit": "m", **summarize(self.depth)},
             "confidence_mean": None if self.confidence is None else _number(np.nanmean(self.confidence)),
             "occluded_percent": None if self.occlusion is None else _number(100 * self.occlusion.mean()),
+            "normals": self._normals_report(),
             "calibration": None,
             "warnings": list(self.warnings),
         }
@@ -150,6 +165,12 @@ class StereoResult:
             }
         return content
 
+    def _normals_report(self) -> dict[str, Any] | None:
+        if self.normals is None:
+            return None
+        share = np.isfinite(self.normals).all(axis=2).mean()
+        return {"source": self.normals_source, "valid_percent": _number(100 * share)}
+
     def save(
         self,
         folder: str | os.PathLike[str],
@@ -163,9 +184,10 @@ class StereoResult:
         """Write everything into a folder and return the files by name.
 
         disparity.pfm, disparity.png (turbo colours over a printed range), with calibration depth.png (16 bit, mm),
-        depth.npy and cloud.*, with confidence confidence.png and occlusion.png, report.json, view.html. All files are
-        made in a hidden folder first, so that a failure leaves the old ones as they were; files of these names that an
-        earlier result left there and that this one does not have are removed.
+        depth.npy and cloud.*, with confidence confidence.png and occlusion.png, with normals normals.png (red right,
+        green up, blue towards the camera) and normals.npy ([H, W, 3], OpenCV axes), report.json, view.html. All files
+        are made in a hidden folder first, so that a failure leaves the old ones as they were; files of these names that
+        an earlier result left there and that this one does not have are removed.
 
         Args:
             folder: created where missing.
@@ -226,9 +248,14 @@ class StereoResult:
             pictures["occlusion.png"] = self.occlusion.astype(np.uint8) * 255
         if truth is not None:
             pictures["error.png"] = visualization.error_picture(self.disparity, truth)
+        if self.normals is not None:
+            pictures["normals.png"] = visualization.normals_picture(self.normals)
         for name, picture in pictures.items():
             _write_png(folder / name, picture)
         names = ["disparity.pfm", *pictures]
+        if self.normals is not None:
+            np.save(folder / "normals.npy", self.normals)
+            names.append("normals.npy")
         if self.depth is not None:
             write_depth_png16(folder / "depth.png", self.depth)
             self._warn_of_depth_beyond(_DEPTH_PNG_LIMIT)

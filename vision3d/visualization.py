@@ -102,6 +102,19 @@ def disparity_picture(disparity: np.ndarray, high: float | None = None) -> np.nd
     return with_color_bar(colorize(disparity, low, top), low, top)
 
 
+def normals_picture(normals: np.ndarray) -> np.ndarray:
+    """The usual picture of normals [H, W, 3] (left camera axes): [H, W, 3] uint8 RGB, black where unknown.
+
+    Red grows to the right, green upwards, blue towards the camera, ``(component + 1) / 2``: a wall that faces the
+    camera is lilac (128, 128, 255), a floor green, a ceiling magenta.
+    """
+    parts = np.stack([normals[..., 0], -normals[..., 1], -normals[..., 2]], axis=-1)
+    known = np.isfinite(parts).all(axis=-1)
+    picture = np.clip((np.where(known[..., None], parts, 0.0) + 1) * 127.5 + 0.5, 0, 255).astype(np.uint8)
+    picture[~known] = 0
+    return picture
+
+
 def unit_picture(values: np.ndarray) -> np.ndarray:
     """Grey picture [H, W] uint8 of a map in [0, 1]; NaN is black."""
     return np.clip(np.nan_to_num(values, nan=0.0) * 255.0 + 0.5, 0, 255).astype(np.uint8)

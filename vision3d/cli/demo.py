@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision3d.cli.options import add_model_options
+from vision3d.cli.options import add_model_options, add_normals_option
 from vision3d.cli.output import console, to_json
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("vision3d_demo"), metavar="DIR", help="default: vision3d_demo")
     add_model_options(parser)
+    add_normals_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         confidence=not arguments.no_confidence,
         precision=arguments.precision,
         check_memory=not arguments.force,
+        normals=arguments.normals,
     )
     result.model = name
     errors, times = _measure(name, result.disparity, result.seconds, left, right, truth)
@@ -99,7 +101,7 @@ def _print_table(errors: dict[str, dict[str, float]], times: dict[str, float], o
         table.add_row(method, *(f"{figures[key]:.2f}" for key in COLUMNS.values()), f"{times[method]:.2f}")
     console().print(table)
     print(f"page:     {out / 'view.html'}  (vision3d view {out})")
-    pictures = [name for name in ("disparity.png", "error.png", "confidence.png") if name in written]
+    pictures = [name for name in ("disparity.png", "error.png", "confidence.png", "normals.png") if name in written]
     print(f"pictures: {', '.join(str(out / name) for name in pictures)}")
     clouds = [name for name in written if name.startswith("cloud.")]
     print(f"cloud:    {', '.join(str(out / name) for name in clouds) or '-'}")

@@ -29,7 +29,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "evaluate",
         help="error figures of a network on pairs with ground truth",
-        description="EPE, bad-k and D1 per scene and as the mean over scenes, and the seconds per pair.",
+        description="EPE, bad-k and D1 per scene and as the mean over scenes, and the seconds per pair; with "
+        "--task normals the angles of surface normals.",
+    )
+    parser.add_argument(
+        "--task",
+        choices=["stereo", "normals"],
+        default="stereo",
+        help="normals: angles on sets with true normals (irs, pool, synthetic_rooms), beside two baselines",
     )
     parser.add_argument(
         "--model",
@@ -98,6 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, then print the table or the JSON object."""
     from vision3d.io.files import atomic_write
 
+    if arguments.task == "normals":
+        from vision3d.cli.evaluate_normals import run_normals
+
+        return run_normals(arguments, reader_options(arguments.option))
     messages = console(stderr=True)
     gallery = _gallery(arguments)
     with messages.status("loading") as status:

@@ -34,6 +34,16 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-confidence", action="store_true", help="one pass only: half the time, no confidence")
 
 
+def add_normals_option(parser: argparse.ArgumentParser) -> None:
+    """``--normals``."""
+    parser.add_argument(
+        "--normals",
+        action="store_true",
+        help="normals also from networks without: planes fitted to the disparity (networks such as dtnnet_tiny "
+        "always answer some)",
+    )
+
+
 def add_calibration_options(parser: argparse.ArgumentParser, text: str, required: bool = False) -> None:
     """``--calib`` (twice for a pair of files) and ``--units``."""
     text = f"{text}; twice for a ROS pair: --calib LEFT --calib RIGHT"

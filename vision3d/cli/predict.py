@@ -14,6 +14,7 @@ from vision3d.cli.options import (
     add_calibration_options,
     add_cloud_options,
     add_model_options,
+    add_normals_option,
     calibration_files,
     check_cloud_options,
     cloud_options,
@@ -49,6 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="D",
         help="disparity of the last colour (default: from the first pair, the same for all)",
     )
+    add_normals_option(parser)
     parser.add_argument("--no-view", action="store_true", help="write no view.html")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -146,6 +148,7 @@ def _predict(
         confidence=not arguments.no_confidence,
         precision=arguments.precision,
         check_memory=not arguments.force,
+        normals=arguments.normals,
     )
     result.model = name
     if arguments.max_display is None:  # one range for all pairs, so that colours do not jump from frame to frame

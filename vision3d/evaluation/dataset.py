@@ -87,7 +87,7 @@ def evaluate_dataset(
     rule = find_protocol(dataset, protocol)
     chosen = split or DEFAULT_SPLITS.get(dataset, "all")
     data: Any = open_dataset(dataset, root, chosen, **(options or {}))
-    indices = _indices(data, list(exclude), limit)
+    indices = select_scenes(data, list(exclude), limit)
     name, network = network_matcher(model, weights, scale, device, confidence)
     matchers = [network]
     if baseline is not None:
@@ -114,7 +114,8 @@ def evaluate_dataset(
     return report
 
 
-def _indices(data: Any, exclude: list[str], limit: int | None) -> list[int]:
+def select_scenes(data: Any, exclude: list[str], limit: int | None) -> list[int]:
+    """Indices of the scenes to measure; see ``exclude`` and ``limit`` of :func:`evaluate_dataset`."""
     scenes = list(data.scenes)
     for name in exclude:
         if not any(_below(scene, name) for scene in scenes):

@@ -187,6 +187,35 @@ def fit_normals(
     return _plane_normals(fitted, slope_x, slope_y, usable, matrix.double()).to(value.dtype)
 
 
+def turn_to_camera(normals: np.ndarray, camera: Camera, least: float = 1e-3) -> np.ndarray:
+    """Unit normals [H, W, 3] made to face the camera: ``n . ray / |ray| <= -least`` in every pixel.
+
+    Where that fails, the part along the ray is replaced by a slight facing one: a visible surface cannot face away, and
+    an answer slightly beyond grazing stays near what it was (the opposite vector would be almost 180 degrees off).
+
+    Args:
+        normals: [H, W, 3], NaN where unknown (and NaN in the result).
+        camera: intrinsics for images of this size.
+        least: smallest cosine.
+
+    Raises:
+        InputError: not [H, W, 3].
+    """
+    if normals.ndim != 3 or normals.shape[2] != 3:
+        raise InputError(f"normals must be [H, W, 3], got shape {normals.shape}")
+    inverse = np.linalg.inv(camera.intrinsics)
+    turned = np.empty(normals.shape, np.float32)
+    for block in row_blocks(normals.shape[0], normals.shape[1]):
+        part = normals[block.rows].astype(np.float64)
+        rays = unproject_rows(np.ones(part.shape[:2]), inverse, block.rows.start).astype(np.float64)
+        rays /= np.linalg.norm(rays, axis=2, keepdims=True)
+        along = (part * rays).sum(axis=2, keepdims=True)
+        part = part - np.maximum(along + least, 0.0) * rays
+        with np.errstate(invalid="ignore", divide="ignore"):
+            turned[block.rows] = part / np.linalg.norm(part, axis=2, keepdims=True)
+    return turned
+
+
 def d2n_official(
     disparity: Tensor,
     fx: float | Tensor,

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vision3d.datasets.normal_axes import check_normal_axes, spread_indices
 from vision3d.errors import ConfigError, InputError
 from vision3d.evaluation.normal_metrics import NormalSetMetrics
 from vision3d.inference import size_multiple
@@ -18,11 +21,13 @@ from vision3d.io.checkpoints import read_checkpoint
 from vision3d.ops import pad_to_multiple
 from vision3d.registry import registered_models
 from vision3d.training.config import TrainConfig
+from vision3d.training.data import data_length, open_sources
 from vision3d.training.normal_losses import DisparityAndNormals
 from vision3d.training.stereo import StereoTask
 from vision3d.types import StereoBatch, StereoOutput
 from vision3d.zoo import create_model
 
+logger = logging.getLogger(__name__)
 NORMAL_METRICS = {
     "angle": "mean",
     "angle_median": "median",
@@ -57,7 +62,7 @@ class NormalsTask(StereoTask):
         WeightsError: weights that do not fit the first stage.
     """
 
-    extra_metrics = tuple(NORMAL_METRICS)
+    extra_metrics = (*NORMAL_METRICS, "loss_normal", "loss_angle", "invalid_normals")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -72,6 +77,17 @@ class NormalsTask(StereoTask):
             self.frozen = getattr(self.model, self.model.stage_one_name).requires_grad_(False)  # type: ignore[arg-type]
         self.train()
         self._angles = NormalSetMetrics()
+        self._told = False
+
+    def on_fit_start(self) -> None:
+        """Say if the true normals seem to have other axes than the library's."""
+        super().on_fit_start()
+        if self.global_rank == 0 and not self._told:
+            self._told = True
+            data: Any = open_sources(self.config.data.train)
+            finding = check_normal_axes(data[index] for index in spread_indices(data_length(data)))
+            if finding is not None and finding.wrong:
+                logger.warning("%s", finding.message)
 
     def _check(self, config: TrainConfig) -> None:
         settings = config.model
@@ -100,10 +116,12 @@ class NormalsTask(StereoTask):
                 f"{', '.join(batch.scenes)}: normals need the calibration: set the option focal of a pool, leave out "
                 "the transform misalign, or choose data with calibration"
             )
+        truth, invalid = mask_normals(batch.normals)
+        batch = dataclasses.replace(batch, normals=truth)
         output = self.model(batch.left, batch.right, batch.intrinsics, batch.doffs)
         with torch.autocast(self.device.type, enabled=False):
             loss, parts = self.loss(output, batch)
-        self.last.update(parts)
+        self.last.update(parts, invalid_normals=invalid)
         return loss, output
 
     def answer(self, batch: StereoBatch) -> tuple[Tensor, Tensor]:
@@ -144,6 +162,19 @@ class NormalsTask(StereoTask):
         """The mean angle; without true normals the disparity error."""
         angle = self.validation_metrics["angle"]
         return angle if math.isfinite(angle) else self.validation_metrics["epe"]
+
+
+def mask_normals(normals: Tensor | None, tolerance: float = 0.05) -> tuple[Tensor | None, float]:
+    """True normals [B, 3, H, W] with NaN where they are not of unit length (up to ``tolerance``), and that share in
+    percent; unknown (NaN) ones count as well. The rule of ``vision3d.evaluation.normal_metrics.valid_normals``.
+    """
+    if normals is None:
+        return None, 100.0
+    inside = (normals.abs() <= 1 + 1e-6).all(dim=1, keepdim=True)  # False for NaN
+    length = torch.linalg.vector_norm(torch.where(inside, normals, 0.0), dim=1, keepdim=True)
+    valid = inside & ((length - 1).abs() <= tolerance)
+    unit = torch.where(valid, normals / length.clamp(min=1e-6), torch.nan).clamp(-1, 1)
+    return unit, 100.0 * (1.0 - float(valid.float().mean()))
 
 
 def _merge_over_processes(metrics: NormalSetMetrics) -> NormalSetMetrics:

@@ -14,6 +14,7 @@ class MapViewer {
     this.truth = maps.truth ? this.unpack(maps.truth) : null;
     this.confidence = maps.confidence ? decode(maps.confidence, Uint8Array) : null;
     this.occlusion = maps.occlusion ? decode(maps.occlusion, Uint8Array) : null;
+    this.normals = maps.normals ? decode(maps.normals, Uint8Array) : null;
   }
 
   unpack(map) {
@@ -47,6 +48,9 @@ class MapViewer {
     }
     if (this.confidence)
       kinds.push({ name: "confidence", value: (i) => this.confidence[i] / 255, table: "viridis", low: 0, high: 1, unit: "" });
+    if (this.normals) kinds.push({ name: "normals", paint: (i) => this.normals.subarray(3 * i, 3 * i + 3), swatches: [
+      [[128, 128, 255], "faces the camera"], [[255, 128, 128], "faces right"], [[0, 128, 128], "faces left"],
+      [[128, 255, 128], "faces up"], [[128, 0, 128], "faces down"], [[0, 0, 0], "unknown"]] });
     if (this.occlusion) kinds.push({ name: "occlusion", paint: (i) => this.occlusion[i] ? [232, 93, 93] : [58, 66, 77] });
     if (this.truth) {
       kinds.push({ name: "truth", value: (i) => this.truth[i], table: "turbo", low, high, unit: "px" });
@@ -80,6 +84,7 @@ class MapViewer {
 
   legend(kind) {
     const swatch = (color, text) => `<i class="swatch" style="background:rgb(${color})"></i><span>${text}</span>`;
+    if (kind.swatches) return kind.swatches.map(([color, text]) => swatch(color, text)).join("");
     if (kind.paint) return swatch([58, 66, 77], "seen in both views") + swatch([232, 93, 93], "occluded or outside of the right view");
     const table = this.tables[kind.table], stops = [];
     for (let i = 0; i <= 16; i++) {
@@ -104,6 +109,11 @@ class MapViewer {
     if (this.data.rig) parts.push(["depth", show(this.depth(this.disparity[i]), 3, "m")]);
     if (this.confidence) parts.push(["confidence", (this.confidence[i] / 255).toFixed(2)]);
     if (this.occlusion) parts.push(["occluded", this.occlusion[i] ? "yes" : "no"]);
+    if (this.normals) {
+      const code = Array.from(this.normals.subarray(3 * i, 3 * i + 3)), signs = [1, -1, -1];
+      const known = code.some((value) => value > 0);
+      parts.push(["normal", known ? code.map((value, k) => (signs[k] * (value / 127.5 - 1)).toFixed(2)).join(", ") : "unknown"]);
+    }
     if (this.truth) {
       parts.push(["truth", show(this.truth[i], 2, "px")]);
       parts.push(["error", show(Math.abs(this.disparity[i] - this.truth[i]), 2, "px")]);

@@ -18,7 +18,7 @@ import numpy as np
 
 from vision3d.geometry.pointcloud import limit_depth
 from vision3d.types import Camera, PointCloud, StereoRig
-from vision3d.visualization import color_table, display_range
+from vision3d.visualization import color_table, display_range, normals_picture
 
 if TYPE_CHECKING:
     from vision3d.results import StereoResult
@@ -162,6 +162,8 @@ def _maps(result: StereoResult, truth: np.ndarray | None, max_display: float | N
         content["confidence"] = _base64(np.round(np.clip(thinned(result.confidence), 0, 1) * 255).astype(np.uint8))
     if result.occlusion is not None:
         content["occlusion"] = _base64(thinned(result.occlusion).astype(np.uint8))
+    if result.normals is not None:
+        content["normals"] = _base64(normals_picture(thinned(result.normals)))
     return content
 
 
