@@ -156,7 +156,8 @@ class LatencyTable:
         Raises:
             ConfigError: an illegal setting.
         """
-        return sum(self.entries[key].mean for key in setting_keys(parse_setting(setting)))
+        checked = setting if isinstance(setting, Setting) else parse_setting(setting)
+        return sum(self.entries[key].mean for key in setting_keys(checked))
 
     def fastest(self, space: SearchSpace = FULL_SPACE) -> Setting:
         """The sub-network of a space with the least cost: found part by part, which is exact for a sum."""

@@ -122,8 +122,7 @@ def check_table(
     """
     if table.unit != "ms" or networks < 1:
         raise InputError(f"{table.path}: only a table of milliseconds can be checked, with at least 1 network")
-    with _machine_state(table.conditions):
-        here = describe_device(table.conditions)
+    here = describe_device(table.conditions)
     if table.machine != here:
         raise InputError(
             f"{table.path}: measured on '{table.machine}', this is '{here}': check it there, or measure a table here "
@@ -227,10 +226,16 @@ def _machine_state(conditions: Conditions) -> Iterator[None]:
 
 
 def describe_device(conditions: Conditions) -> str:
-    """The machine in one line: processor and threads, or the name of the GPU."""
+    """The machine in one line: processor and threads, or the name of the GPU; empty where there is no such device."""
     if conditions.kind == "cuda":
-        return f"{torch.cuda.get_device_name(conditions.device)}, torch {torch.__version__}"
-    return describe_machine()
+        there = torch.cuda.is_available()
+        return f"{torch.cuda.get_device_name(conditions.device)}, torch {torch.__version__}" if there else ""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(conditions.threads)
+    try:
+        return describe_machine()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _random(*shape: int, device: str) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 from vision3d.benchmark.ops import PROTOCOL, Row, measure_ops
 from vision3d.cli.benchmark_comm import add_comm
 from vision3d.cli.benchmark_data import add_data
+from vision3d.cli.benchmark_easnet import add_easnet
 from vision3d.cli.output import console, to_json
 from vision3d.errors import InputError
 
@@ -29,6 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     ops.add_argument("--json", action="store_true", help="print one JSON object")
     ops.set_defaults(run=run)
     add_data(kinds)
+    add_easnet(kinds)
     add_comm(kinds)
 
 

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vision3d.errors import ConfigError, InputError
+from vision3d.io.checkpoints import unwrap_state_dict
 from vision3d.models.normalization import Normalization
 from vision3d.models.stereo.easnet.aggregation import SCALE_BINS, AdaptiveAggregation
-from vision3d.models.stereo.easnet.checkpoints import load_network
+from vision3d.models.stereo.easnet.checkpoints import detect_setting, is_supernet, load_network
 from vision3d.models.stereo.easnet.features import DynamicFeaturePyramid, FeaturePyramid
 from vision3d.models.stereo.easnet.initialization import INITIALIZATIONS, initialize
 from vision3d.models.stereo.easnet.refinement import Refinement
@@ -33,6 +34,7 @@ from vision3d.registry import register_model
 from vision3d.types import StereoOutput
 
 WARP_MODES = ("official", "exact")
+WARP_ENTRY = "warp_mode"
 _COARSEST = 24
 
 
@@ -118,7 +120,7 @@ class EASNet(_EASNetBase):
 
     Args:
         setting: a :class:`~vision3d.models.stereo.easnet.settings.Setting` or ``{"ks": 7, "e": 8, "d": 4, "s": 4}``;
-            None is the largest.
+            None is the largest, and weights of another extracted network that are loaded then change it to theirs.
         warp_mode: "official" (public weights) or "exact" (samples at x - d; for training anew).
         initialization: "matching" (the untrained network is a block matcher) or "published".
 
@@ -136,12 +138,35 @@ class EASNet(_EASNetBase):
         self_setting = largest_setting() if setting is None else parse_setting(setting)
         super().__init__(FeaturePyramid(self_setting), self_setting.scales, warp_mode, initialization)
         self.setting = self_setting
-        for head in self.aggregation.final_conv[self_setting.scales :]:
+        self._takes_any_setting = setting is None
+        self._freeze_dead_heads()
+
+    def _freeze_dead_heads(self) -> None:
+        for head in self.aggregation.final_conv[self.setting.scales :]:
             head.requires_grad_(False)  # kept for its names alone
+
+    def _become(self, setting: Setting) -> None:
+        """Change the layers, whose weights are to be loaded, to those of another setting."""
+        example = next(self.parameters())
+        self.feature_extractor = FeaturePyramid(setting)
+        self.aggregation = AdaptiveAggregation(setting.scales)
+        self.setting = setting
+        self._freeze_dead_heads()
+        self.to(example.device, example.dtype).train(self.training)
+
+    def exported_state_dict(self) -> dict[str, Tensor]:
+        """The state dict with an entry that tells the warp mode, which ``load_official_state_dict`` heeds."""
+        return {**self.state_dict(), WARP_ENTRY: torch.tensor(WARP_MODES.index(self.warp_mode))}
+
+    def _take_warp_mode(self, entry: Tensor) -> None:
+        self.warp_mode = WARP_MODES[int(entry) % len(WARP_MODES)]
+        for refine in self.refinement:
+            refine.warp_mode = self.warp_mode  # type: ignore[assignment]
 
     def load_official_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Load weights of this setting, or take them out of weights of the supernet.
 
+        A network that was made without a setting takes that of the weights.
         Both name generations of the authors are understood. Final convolutions of absent scales may be there or not.
         Statistics taken out of a supernet have to be calibrated anew:
         ``vision3d.models.batch_norm.recalibrate_batch_norm``.
@@ -149,10 +174,17 @@ class EASNet(_EASNetBase):
         Raises:
             WeightsError: the weights are of another network or setting.
         """
-        weights = load_network(self, state_dict, supernet=False)
+        bare = unwrap_state_dict(state_dict)
+        warp = bare.pop(WARP_ENTRY, None)
+        found = detect_setting(bare) if self._takes_any_setting and not is_supernet(bare) else None
+        if found is not None and found != detect_setting(self.state_dict()):
+            self._become(found)
+        weights = load_network(self, bare, supernet=False)
+        if warp is not None:
+            self._take_warp_mode(warp)
         if weights is None:
             supernet = EASNetSupernet(warp_mode=self.warp_mode)
-            supernet.load_official_state_dict(state_dict)
+            supernet.load_official_state_dict(bare)
             self.load_state_dict(supernet.extract(self.setting).state_dict())
 
 
