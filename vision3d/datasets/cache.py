@@ -115,8 +115,8 @@ class PoolStereo(SkippingReader):
 
 def _make_rig(numbers: Sequence[float], width: int, height: int) -> StereoRig:
     fx, fy, cx, cy, cx_right, baseline = numbers
-    views = [Camera(np.array([[fx, 0, x], [0, fy, cy], [0, 0, 1.0]]), width, height) for x in (cx, cx_right)]
-    return StereoRig(*views, baseline)
+    left, right = (Camera(np.array([[fx, 0, x], [0, fy, cy], [0, 0, 1.0]]), width, height) for x in (cx, cx_right))
+    return StereoRig(left, right, baseline)
 
 
 def _rig_numbers(rig: StereoRig | None) -> list[float] | None:

@@ -130,8 +130,8 @@ class _Run:
             return
         if not self._warm:
             height, width = WARM_UP_CROP
-            crop = [view[:height, :width] for view in (sample.left, sample.right)]
-            predict_stereo(*crop, model=self.network, confidence=False, check_pair=False)
+            left, right = (view[:height, :width] for view in (sample.left, sample.right))
+            predict_stereo(left, right, model=self.network, confidence=False, check_pair=False)
             self._warm = True
         start = time.perf_counter()
         result = predict_stereo(

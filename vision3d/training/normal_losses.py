@@ -102,7 +102,8 @@ class DisparityAndNormals:
             raise InputError("the network answers no normals: choose another loss, or a network of the task normals")
         if batch.normals is None:
             raise InputError(f"{', '.join(batch.scenes)}: no true normals here: choose data that has them")
-        total, parts = batch.left.new_zeros(()), {}
+        total = batch.left.new_zeros(())
+        parts: dict[str, Tensor] = {}
         if self.inner is not None:
             total, parts = self.inner(output, batch)
         squared, angle = normal_loss(output.normals, batch.normals), angular_loss(output.normals, batch.normals)

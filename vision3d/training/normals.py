@@ -74,7 +74,7 @@ class NormalsTask(StereoTask):
                 network.load_stage_one(weights)  # type: ignore[operator]
         self.frozen: nn.Module | None = None
         if settings.freeze_stage_one:
-            self.frozen = getattr(self.model, self.model.stage_one_name).requires_grad_(False)  # type: ignore[arg-type]
+            self.frozen = getattr(self.model, str(self.model.stage_one_name)).requires_grad_(False)
         self.train()
         self._angles = NormalSetMetrics()
         self._told = False
