@@ -126,9 +126,10 @@ def _mirrored(values: np.ndarray) -> np.ndarray:
 
 
 def _turned(camera: Camera, sample: StereoSample, axis: int) -> Camera:
-    """The camera of the image turned around along x (0) or y (1)."""
+    """The camera of the image mirrored along x (0) or y (1)."""
     intrinsics = camera.intrinsics.copy()
     intrinsics[axis, 2] = sample.left.shape[1 - axis] - 1 - intrinsics[axis, 2]
+    intrinsics[0, 1] = -intrinsics[0, 1] + 0.0  # no -0
     return replace(camera, intrinsics=intrinsics)
 
 
