@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -275,7 +276,7 @@ def _parts(conditions: Conditions) -> Iterator[tuple[str, Call]]:
         for kernel in FULL_SPACE.kernels:
             for ratio in FULL_SPACE.expand_ratios:
                 block = Block(shape, kernel, ratio).eval().to(device)
-                yield block_key(index, kernel, ratio), lambda block=block, maps=maps: block(maps)
+                yield block_key(index, kernel, ratio), partial(block, maps)
     views = [_random(1, 3, height, width, device=device) for _ in range(2)]
     channels = [shape.outputs for shape in BLOCK_SHAPES if shape.position == 0]
     features = [_random(2, c, *size, device=device) for c, size in zip(channels, sizes[1:], strict=True)]

@@ -69,7 +69,17 @@ def run(arguments: argparse.Namespace) -> int:
     limits = [arguments.latency_ms, arguments.gmac, arguments.study]
     if sum(limit is not None for limit in limits) != 1:
         raise InputError("give one of --latency-ms X, --gmac X and --study N")
-    names = ("weights", "warp_mode", "data", "calibration_data", "out", "latency_ms", "gmac", "table", "eval_device")
+    names: tuple[str, ...] = (
+        "weights",
+        "warp_mode",
+        "data",
+        "calibration_data",
+        "out",
+        "latency_ms",
+        "gmac",
+        "table",
+        "eval_device",
+    )
     names += ("rank", "pairs", "calibration_pairs", "calibration_batch", "crop", "samples", "finalists", "i1_steps")
     options = SearchOptions(
         **{name: getattr(arguments, name) for name in names},

@@ -44,7 +44,8 @@ class ScaleIndicator:
     def __init__(self, supernet: EASNetSupernet) -> None:
         self.blocks: dict[tuple[int, int, int], float] = {}
         with torch.no_grad():
-            for number, block in enumerate(supernet.feature_extractor):  # type: ignore[arg-type]
+            pyramid: Any = supernet.feature_extractor
+            for number, block in enumerate(pyramid):
                 self.blocks.update({(number, *key): value for key, value in _block_terms(block.conv).items()})
             self.scales = [sum(_fusion_scales(supernet, scale)) for scale in range(_SCALES)]
 

@@ -67,7 +67,8 @@ class PrivateNormIndicator:
         if not batches or steps < 1:
             raise InputError("the private batch norms need at least one batch and one step of training")
         network = copy.deepcopy(supernet).requires_grad_(False).train()
-        blocks: list[Any] = list(network.feature_extractor)  # type: ignore[arg-type]
+        pyramid: Any = network.feature_extractor
+        blocks: list[Any] = list(pyramid)
         for block in blocks:
             block.conv.point_linear.bn = PrivateNorms(block.conv.point_linear.bn.bn)
         norms: list[PrivateNorms] = [block.conv.point_linear.bn for block in blocks]

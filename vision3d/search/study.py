@@ -180,13 +180,10 @@ def _judge_predictor(
     rows = []
     for group, values in found.items():
         array = np.array(values, float)
-        means = [
-            float(column[np.isfinite(column)].mean()) if np.isfinite(column).any() else float("nan")
-            for column in array.T
-        ]
-        rows.append(
-            StudyRow(f"predictor, {size} networks", group, round(means[0]), *means[1:], float(np.mean(seconds)))
-        )
+        known = [column[np.isfinite(column)] for column in array.T]
+        count, kendall, spearman, regret = (float(column.mean()) if len(column) else float("nan") for column in known)
+        name = f"predictor, {size} networks"
+        rows.append(StudyRow(name, group, round(count), kendall, spearman, regret, float(np.mean(seconds))))
     return rows
 
 
