@@ -299,6 +299,59 @@ class MultiViewSample:
 
 
 @dataclass
+class MultiViewBatch:
+    """A batch of multi-view samples of one size and number of views as tensors; view 0 is the reference.
+
+    Attributes:
+        images: [B, N, 3, H, W] float32 RGB in [0, 1].
+        intrinsics: [B, N, 3, 3] float64, pixels of these images.
+        world_to_camera: [B, N, 4, 4] float64.
+        depth_range: [B, 2] float32 least and largest depth, in the unit of the cameras.
+        depth: [B, 1, H, W] float32 of the reference view, NaN where unknown or masked.
+        scenes: the scene name of each sample.
+    """
+
+    images: torch.Tensor
+    intrinsics: torch.Tensor
+    world_to_camera: torch.Tensor
+    depth_range: torch.Tensor
+    depth: torch.Tensor
+    scenes: list[str]
+
+    @staticmethod
+    def collate(samples: Sequence[MultiViewSample]) -> MultiViewBatch:
+        """Stack samples; every one must have cameras, a depth range and a depth map.
+
+        Raises:
+            InputError: one of them is missing, or sizes or numbers of views differ.
+        """
+        import torch
+
+        shape = (len(samples[0].images), *samples[0].images[0].shape)
+        depths = []
+        for sample in samples:
+            if sample.depth is None or sample.depth_range is None or len(sample.cameras) != len(sample.images):
+                raise InputError(f"{sample.scene}: without depth map, depth range or cameras it cannot be trained on")
+            found = {(len(sample.images), *image.shape) for image in sample.images}
+            if found != {shape}:
+                raise InputError(
+                    f"{sample.scene}: {sorted(found)} (views, height, width, channels) beside {shape}: set the options "
+                    "size and min_sources of the data set"
+                )
+            depths.append(np.where(sample.valid, sample.depth, np.float32(np.nan)))
+        images = torch.from_numpy(np.stack([np.stack(sample.images) for sample in samples]))
+        cameras = [sample.cameras for sample in samples]
+        return MultiViewBatch(
+            images=images.permute(0, 1, 4, 2, 3).contiguous().float().div_(255.0),
+            intrinsics=torch.from_numpy(np.array([[c.intrinsics for c in row] for row in cameras])),
+            world_to_camera=torch.from_numpy(np.array([[c.world_to_camera for c in row] for row in cameras])),
+            depth_range=torch.tensor([sample.depth_range for sample in samples], dtype=torch.float32),
+            depth=torch.from_numpy(np.stack(depths)).float()[:, None],
+            scenes=[sample.scene for sample in samples],
+        )
+
+
+@dataclass
 class PanoramaSample:
     """One equirectangular panorama, as arrays (pixel mapping: vision3d.geometry.panorama).
 
