@@ -17,17 +17,17 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from vision3d.training.curve import read_metrics
-from vision3d.training.stereo import METRICS, StereoTask
+from vision3d.training.task import TrainingTask
 
 logger = logging.getLogger(__name__)
-COLUMNS = ("step", "split", "loss", "lr", "grad_norm", *METRICS, "seconds")
+COLUMNS = ("step", "split", "loss", "lr", "grad_norm", "seconds")  # and the metrics of the task before the last
 
 
-def _step_ended(task: StereoTask, batch_idx: int) -> bool:
+def _step_ended(task: TrainingTask, batch_idx: int) -> bool:
     return (batch_idx + 1) % task.config.trainer.accumulate == 0
 
 
-def validation_due(trainer: Trainer, task: StereoTask) -> bool:
+def validation_due(trainer: Trainer, task: TrainingTask) -> bool:
     """True if a validation follows the optimiser step that has just ended."""
     every = task.config.trainer.val_every_steps
     return bool(trainer.enable_validation and every and trainer.global_step % every == 0)
@@ -37,8 +37,8 @@ class MetricsFile(Callback):
     """Writes ``metrics.csv`` (a row a step, a row a validation) and a log line every few steps.
 
     ``loss``, ``lr`` and ``grad_norm`` are those of the step itself (in the first process); ``seconds`` is the time
-    since the previous row. A resume drops the rows after its checkpoint. ``StereoTask.extra_metrics`` get columns
-    of their own.
+    since the previous row. A resume drops the rows after its checkpoint. ``TrainingTask.metric_names`` and
+    ``extra_metrics`` get columns of their own.
     """
 
     def __init__(self, path: Path, log_every: int) -> None:
@@ -48,8 +48,8 @@ class MetricsFile(Callback):
         self._recent: list[tuple[float, float]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, StereoTask)
-        self.columns = (*COLUMNS[:-1], *pl_module.extra_metrics, COLUMNS[-1])
+        assert isinstance(pl_module, TrainingTask)
+        self.columns = (*COLUMNS[:-1], *pl_module.metric_names, *pl_module.extra_metrics, COLUMNS[-1])
         if trainer.is_global_zero:
             kept = read_metrics(self.path, trainer.global_step) if trainer.global_step else []
             buffer = io.StringIO()
@@ -65,7 +65,7 @@ class MetricsFile(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         task = pl_module
-        assert isinstance(task, StereoTask)
+        assert isinstance(task, TrainingTask)
         if not trainer.is_global_zero or not _step_ended(task, batch_idx):
             return
         seconds = self._lap()
@@ -84,7 +84,7 @@ class MetricsFile(Callback):
                 log.log_metrics({f"train/{name}": value for name, value in values.items()}, step)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, StereoTask)
+        assert isinstance(pl_module, TrainingTask)
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         metrics, step = pl_module.validation_metrics, trainer.global_step
@@ -106,7 +106,7 @@ class MetricsFile(Callback):
 
 
 class Checkpoints(Callback):
-    """Writes ``last.ckpt`` every few steps and at the end, and ``best.ckpt`` by ``StereoTask.selection``.
+    """Writes ``last.ckpt`` every few steps and at the end, and ``best.ckpt`` by ``TrainingTask.selection``.
 
     Each is written beside its target and renamed, so that a killed run leaves whole files only. A checkpoint that is
     due at the step of a validation is written after it, so that a resume never loses the validation.
@@ -127,12 +127,12 @@ class Checkpoints(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, StereoTask)
+        assert isinstance(pl_module, TrainingTask)
         if _step_ended(pl_module, batch_idx) and self._due(trainer) and not validation_due(trainer, pl_module):
             self.save(trainer, "last.ckpt")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, StereoTask)
+        assert isinstance(pl_module, TrainingTask)
         if trainer.sanity_checking:
             return
         error = pl_module.selection
@@ -152,42 +152,44 @@ class Checkpoints(Callback):
 
 
 class Previews(Callback):
-    """Writes pictures of validation pairs: left image, truth, prediction and error, at fixed ranges.
+    """Writes pictures of validation samples: image, truth, prediction and error, at the task's fixed ranges.
 
     Args:
         folder: where ``step_00001000_0.png`` go.
-        max_disparity: the colour range of the disparity maps, pixels; errors are drawn from 0 to 5 px.
     """
 
-    def __init__(self, folder: Path, max_disparity: float) -> None:
-        self.folder, self.max_disparity = folder, max_disparity
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, StereoTask)
+        assert isinstance(pl_module, TrainingTask)
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         from vision3d.io.images import write_image
 
         for number, (batch, prediction) in enumerate(pl_module.previews):
-            picture = preview(batch.left[0], batch.disparity[0, 0], prediction[0, 0], self.max_disparity)
+            maps = pl_module.preview_maps(batch, prediction)
+            picture = preview(*maps, pl_module.preview_range, pl_module.preview_error)
             self.folder.mkdir(parents=True, exist_ok=True)
             write_image(self.folder / f"step_{trainer.global_step:08d}_{number}.png", picture)
 
 
-def preview(left: torch.Tensor, truth: torch.Tensor, prediction: torch.Tensor, max_disparity: float) -> np.ndarray:
-    """[2 H, 2 W, 3] uint8 RGB: left image and truth above, prediction and error (0 to 5 px) below; unknown is black.
+def preview(
+    image: torch.Tensor, truth: torch.Tensor, prediction: torch.Tensor, largest: float, error: float = 5.0
+) -> np.ndarray:
+    """[2 H, 2 W, 3] uint8 RGB: image and truth above, prediction and error below; unknown is black.
 
     Args:
-        left: [3, H, W] in [0, 1].
-        truth, prediction: [H, W], pixels.
-        max_disparity: the end of the colour range.
+        image: [3, H, W] in [0, 1].
+        truth, prediction: [H, W].
+        largest, error: the ends of the colour ranges of the maps and of their difference.
     """
     from vision3d.visualization import colorize
 
-    image = (left.float().cpu().numpy().transpose(1, 2, 0) * 255 + 0.5).astype(np.uint8)
+    picture = (image.float().cpu().numpy().transpose(1, 2, 0) * 255 + 0.5).astype(np.uint8)
     want, have = (value.float().cpu().numpy() for value in (truth, prediction))
     rows = [
-        [image, colorize(want, 0.0, max_disparity)],
-        [colorize(have, 0.0, max_disparity), colorize(np.abs(have - want), 0.0, 5.0)],
+        [picture, colorize(want, 0.0, largest)],
+        [colorize(have, 0.0, largest), colorize(np.abs(have - want), 0.0, error)],
     ]
     return np.vstack([np.hstack(row) for row in rows])

@@ -145,14 +145,22 @@ class RunBatches(Sampler[list[int]]):
 
 
 def train_loader(
-    pairs: TrainingPairs, first_batch: Callable[[], int], batch_size: int, workers: int, rank: int, world: int
+    pairs: TrainingPairs,
+    first_batch: Callable[[], int],
+    batch_size: int,
+    workers: int,
+    rank: int,
+    world: int,
+    collate: Callable[..., Any] = StereoBatch.collate,
 ) -> DataLoader:
-    """The endless loader of ``StereoBatch`` for one process of a run."""
+    """The endless loader of batches, made by ``collate``, for one process of a run."""
     batches = RunBatches(first_batch, batch_size, rank, world)
-    return DataLoader(pairs, batch_sampler=batches, num_workers=workers, collate_fn=StereoBatch.collate)
+    return DataLoader(pairs, batch_sampler=batches, num_workers=workers, collate_fn=collate)
 
 
-def validation_loader(config: DataConfig, workers: int, rank: int, world: int) -> DataLoader | None:
+def validation_loader(
+    config: DataConfig, workers: int, rank: int, world: int, collate: Callable[..., Any] = StereoBatch.collate
+) -> DataLoader | None:
     """The validation pairs of one process, one a batch, or None if the recipe has none."""
     if not config.validation:
         return None
@@ -163,4 +171,4 @@ def validation_loader(config: DataConfig, workers: int, rank: int, world: int) -
     if config.validation_pairs is not None:
         length = config.validation_pairs if length is None else min(length, config.validation_pairs)
     pairs = Subset(pairs, range(rank, length or 0, world))
-    return DataLoader(pairs, batch_size=1, num_workers=workers, collate_fn=StereoBatch.collate)
+    return DataLoader(pairs, batch_size=1, num_workers=workers, collate_fn=collate)

@@ -18,12 +18,12 @@ from vision3d.registry import find_model
 from vision3d.training.config import TrainConfig, config_to_dict
 from vision3d.training.data import TrainingPairs, data_length, open_sources, train_loader, validation_loader
 from vision3d.training.distributed.agreement import check_launch
-from vision3d.training.optimizers import Round, plan_rounds
+from vision3d.training.optimizers import plan_rounds
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
-    from vision3d.training.stereo import StereoTask
+    from vision3d.training.task import TrainingTask
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
     folder = Path(settings.output)
     checkpoint = find_checkpoint(folder, resume)
     world = settings.devices * settings.nodes
-    pairs = TrainingPairs(open_sources(config.data.train), config.data, settings.seed)
+    kind = _task_class(config)
+    pairs = kind.samples(open_sources(config.data.train), config.data, settings.seed)
     steps_per_epoch, length = None, data_length(pairs.dataset)
     if length is not None:
         steps_per_epoch = max(1, length // (settings.batch_size * settings.accumulate * world))
@@ -64,7 +65,7 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
 
     _refuse_used_folder(folder, fresh=resume is None)
     torch.manual_seed(settings.seed)
-    task = _make_task(config, rounds, steps_per_epoch, length)
+    task = kind(config, rounds, steps_per_epoch, length)
     if checkpoint is not None:
         _check_checkpoint(checkpoint, task)
     trainer = _make_trainer(config, folder, total, checkpoint)
@@ -83,21 +84,27 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> Path:
     return weights
 
 
-def _make_task(config: TrainConfig, rounds: list[Round], steps_per_epoch: int | None, pairs: int | None) -> StereoTask:
-    from vision3d.training.stereo import StereoTask
-
+def _task_class(config: TrainConfig) -> type[TrainingTask]:
+    """The task of a recipe, by its network."""
+    task = find_model(config.model.name.partition(".")[0]).task
     if config.elastic.subnets_per_step:
         from vision3d.training.elastic import ElasticTask
 
-        return ElasticTask(config, rounds, steps_per_epoch, pairs)
-    if find_model(config.model.name.partition(".")[0]).task == "normals":
+        return ElasticTask
+    if task == "normals":
         from vision3d.training.normals import NormalsTask
 
-        return NormalsTask(config, rounds, steps_per_epoch, pairs)
-    return StereoTask(config, rounds, steps_per_epoch, pairs)
+        return NormalsTask
+    if task == "panorama":
+        from vision3d.training.panorama import PanoramaTask
+
+        return PanoramaTask
+    from vision3d.training.stereo import StereoTask
+
+    return StereoTask
 
 
-def _whole_state(task: StereoTask) -> dict[str, torch.Tensor]:
+def _whole_state(task: TrainingTask) -> dict[str, torch.Tensor]:
     """The state dict of the evaluated network; every process takes part in putting sharded tensors together."""
     state = task.evaluated.state_dict()
     return {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in state.items()}
@@ -119,7 +126,7 @@ def find_checkpoint(folder: Path, resume: str | Path | None) -> Path | None:
     return Path(resume)
 
 
-def _check_checkpoint(path: Path, task: StereoTask) -> None:
+def _check_checkpoint(path: Path, task: TrainingTask) -> None:
     """Raise WeightsError unless the file is a checkpoint of this recipe's network."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
@@ -136,7 +143,7 @@ def _check_checkpoint(path: Path, task: StereoTask) -> None:
 
 
 def export_weights(
-    task: StereoTask, path: Path, dtype: torch.dtype = torch.float32, state: dict[str, torch.Tensor] | None = None
+    task: TrainingTask, path: Path, dtype: torch.dtype = torch.float32, state: dict[str, torch.Tensor] | None = None
 ) -> None:
     """Write the evaluated network (the average where there is one) as safetensors, floats as ``dtype``.
 
@@ -164,17 +171,19 @@ def _write_recipe(folder: Path, config: TrainConfig) -> None:
         temporary.write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), encoding="utf-8")
 
 
-def _attach_loaders(task: StereoTask, pairs: TrainingPairs) -> None:
+def _attach_loaders(task: TrainingTask, pairs: TrainingPairs) -> None:
     """Give the task its loaders as hooks: they are called once the processes know their rank."""
     settings, data = task.config.trainer, task.config.data
 
     def training() -> Any:
         trainer = task.trainer
         first = lambda: trainer.global_step * settings.accumulate  # noqa: E731
-        return train_loader(pairs, first, settings.batch_size, data.workers, trainer.global_rank, trainer.world_size)
+        place = trainer.global_rank, trainer.world_size
+        return train_loader(pairs, first, settings.batch_size, data.workers, *place, task.collate)
 
     def validation() -> Any:
-        loader = validation_loader(data, data.workers, task.trainer.global_rank, task.trainer.world_size)
+        place = task.trainer.global_rank, task.trainer.world_size
+        loader = validation_loader(data, data.workers, *place, task.collate)
         return [] if loader is None else loader
 
     task.train_dataloader = training  # type: ignore[method-assign]
@@ -211,7 +220,7 @@ def _trainer_options(config: TrainConfig, folder: Path, total: int, checkpoint: 
     validate = bool(settings.val_every_steps and config.data.validation)
     callbacks: list[Callback] = [
         MetricsFile(folder / "metrics.csv", settings.log_every_steps),
-        Previews(folder / "images", float(config.loss.options.get("max_disparity", 192))),
+        Previews(folder / "images"),
         Checkpoints(folder, settings.checkpoint_every_steps),
     ]
     if settings.devices * settings.nodes > 1:

@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from vision3d.io.files import atomic_write
 from vision3d.training.distributed.energy import EnergyMeter
 from vision3d.training.distributed.wire import Traffic
-from vision3d.training.stereo import StereoTask
+from vision3d.training.task import TrainingTask
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +64,13 @@ class CommunicationReport(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Start the clocks after the first step."""
-        assert isinstance(pl_module, StereoTask)
+        assert isinstance(pl_module, TrainingTask)
         if self._start is None and (batch_idx + 1) % pl_module.config.trainer.accumulate == 0:
             traffic = self._traffic(trainer) or Traffic()
             self._meter = EnergyMeter(pl_module.device)
             self._start = (time.perf_counter(), traffic.seconds, traffic.bytes_sent, trainer.global_step)
 
-    def measure(self, trainer: Trainer, task: StereoTask) -> ProcessReport | None:
+    def measure(self, trainer: Trainer, task: TrainingTask) -> ProcessReport | None:
         """The figures of this process; None before the second step."""
         if self._start is None or trainer.global_step <= self._start[3] or self._meter is None:
             return None
@@ -92,7 +92,7 @@ class CommunicationReport(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather and print the figures of all processes."""
-        assert isinstance(pl_module, StereoTask)
+        assert isinstance(pl_module, TrainingTask)
         reports: list[Any] = [None] * trainer.world_size
         torch.distributed.all_gather_object(reports, self.measure(trainer, pl_module))
         if not trainer.is_global_zero or any(report is None for report in reports):
