@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vision3d.cli.data_sets import add_list
 from vision3d.cli.data_verify import add_verify
 from vision3d.cli.options import positive
 from vision3d.cli.output import console
-
-if TYPE_CHECKING:
-    from vision3d.types import StereoSample
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -68,6 +65,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="NAME=VALUE",
         help="any other option of the scenes (docs/synthetic.md), as photometric=0.4 or furniture=[3,8]; repeatable",
     )
+    synthesize.add_argument(
+        "--views",
+        type=positive,
+        metavar="N",
+        help="multi-view sets of N views with depth instead of pairs, with --kind rooms --layout pool",
+    )
     synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="of sceneflow (default TRAIN)")
     synthesize.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     synthesize.set_defaults(run=run_synthesize)
@@ -100,7 +103,10 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
     layered, rooms = _split_settings(arguments.set, arguments.kind)
     rooms |= _room_options(arguments)
     options = SceneOptions(rectification_error=arguments.rectification_error, **layered)
+    make: Callable[[int], Any]
     make = partial(make_pair, height=height, width=width, kind=arguments.kind, layered=options, rooms=rooms)
+    if arguments.views is not None:
+        make = _view_maker(arguments, rooms)
     seeds = range(arguments.seed, arguments.seed + arguments.scenes)
     samples = track(
         _samples(make, seeds, arguments.workers),
@@ -108,12 +114,31 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
         description="scenes",
         console=console(stderr=True),
     )
-    if arguments.layout == "sceneflow":
+    if arguments.views is not None:
+        from vision3d.datasets.multiview_pool import write_multiview_pool
+
+        write_multiview_pool(arguments.out, samples)
+    elif arguments.layout == "sceneflow":
         write_sceneflow_tree(arguments.out, samples, arguments.split)
     else:
         write_toy_tree(arguments.layout, arguments.out, samples)
     print(f"{arguments.scenes} scenes in {arguments.out}")
     return 0
+
+
+def _view_maker(arguments: argparse.Namespace, rooms: dict[str, Any]) -> Callable[[int], Any]:
+    """The maker of multi-view sets that ``--views`` asks for.
+
+    Raises:
+        ConfigError: options that do not go with it.
+    """
+    from vision3d.datasets.synthetic.rooms import RoomOptions, make_room_views
+    from vision3d.errors import ConfigError
+
+    if arguments.kind != "rooms" or arguments.layout != "pool" or arguments.views < 2:
+        raise ConfigError("--views makes multi-view sets of 2 or more views: add --kind rooms --layout pool")
+    height, width = arguments.size
+    return partial(make_room_views, views=arguments.views, height=height, width=width, options=RoomOptions(**rooms))
 
 
 def _split_settings(texts: Sequence[str], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -189,7 +214,7 @@ def _room_options(arguments: argparse.Namespace) -> dict[str, object]:
     return given
 
 
-def _samples(make: Callable[[int], StereoSample], seeds: Sequence[int], workers: int) -> Iterator[StereoSample]:
+def _samples(make: Callable[[int], Any], seeds: Sequence[int], workers: int) -> Iterator[Any]:
     """The scene of each seed; the number of processes does not change them."""
     if workers == 1:
         yield from map(make, seeds)

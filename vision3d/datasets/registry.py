@@ -200,6 +200,7 @@ for _name, _task, _reader in (
     ("tanks_and_temples", "mvs", "tanks_and_temples:TanksAndTemples"),
     ("mvsnet_folder", "mvs", "multiview:MVSNetFolder"),
     ("posed_images", "mvs", "posed_images:PosedImages"),
+    ("multiview_pool", "mvs", "multiview_pool:MultiViewPool"),
     ("image_folder", "nerf", "posed_images:ImageFolder"),
     ("stanford2d3d", "panorama", "panorama_sets:Stanford2D3D"),
     ("matterport3d", "panorama", "panorama_sets:Matterport3D"),

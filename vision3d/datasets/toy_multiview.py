@@ -16,6 +16,7 @@ from PIL import Image
 
 from vision3d.datasets.dtu import CROP_LEFT, CROP_TOP, FULL_SIZE, IMAGE_SIZE, LOW_SIZE
 from vision3d.datasets.multiview import scale_camera
+from vision3d.datasets.multiview_pool import write_multiview_pool
 from vision3d.errors import UnknownNameError
 from vision3d.geometry.view_selection import rank_sources, score_poses
 from vision3d.io.camera_json import PosedImage, write_cameras_json, write_transforms
@@ -33,7 +34,7 @@ from vision3d.io.colmap import (
 from vision3d.io.files import atomic_write, ensure_folder
 from vision3d.io.images import write_image
 from vision3d.io.pfm import write_pfm
-from vision3d.types import Camera
+from vision3d.types import Camera, MultiViewSample
 
 _ROOM = np.array([[-1.0, -0.8, -1.1], [1.0, 0.7, 0.9]])
 _SPHERE_CENTER, _SPHERE_RADIUS = np.array([0.03, -0.02, 0.68]), 0.1
@@ -372,12 +373,29 @@ def _write_mvsnet_folder(root: Path, count: int) -> list[ToyView]:
     return views
 
 
+def _write_pool(root: Path, count: int) -> list[ToyView]:
+    """One sample of all views, view 0 being the reference."""
+    views = make_toy_views(count)
+    span = (0.9 * float(np.nanmin(views[0].depth)), 1.1 * float(np.nanmax(views[0].depth)))
+    sample = MultiViewSample(
+        images=[view.image for view in views],
+        cameras=[view.camera for view in views],
+        view_ids=list(range(count)),
+        depth=views[0].depth,
+        depth_range=span,
+        scene="toy",
+    )
+    write_multiview_pool(root, [sample])
+    return views
+
+
 _WRITERS: dict[str, Callable[[Path, int], list[ToyView]]] = {
     "dtu": lambda root, count: write_dtu_training(root, count, lights=7),
     "dtu_test": _write_dtu_test,
     "blendedmvs": _write_blendedmvs,
     "tanks_and_temples": _write_tanks_and_temples,
     "mvsnet_folder": _write_mvsnet_folder,
+    "multiview_pool": _write_pool,
     "posed_images": lambda root, count: write_posed_images(root, "colmap", count),
     "image_folder": lambda root, count: write_posed_images(root, "transforms", count),
 }
