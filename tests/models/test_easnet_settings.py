@@ -68,6 +68,9 @@ def test_the_number_of_a_small_space_equals_its_listing() -> None:
         ({"s": [4]}, "s must be one of 2, 3, 4, got"),
         ({"ks": "7"}, "ks must be one of 3, 5, 7, got '7'"),
         ({"depth": 3}, "unknown option 'depth'"),
+        ({"ks": np.array(4)}, "ks must be one of 3, 5, 7, got array"),
+        ({"e": np.full((16, 2), 8)}, "e must be one of 2, 4, 6, 8, got array"),
+        ({"ks": [7] * 5 + [None] + [7] * 10}, r"ks\[5\] must be one of 3, 5, 7, got None"),
     ],
 )
 def test_illegal_settings_are_refused_by_field(change: dict, message: str) -> None:
@@ -99,7 +102,9 @@ def test_settings_survive_json_and_their_short_form(setting: dict) -> None:
     parsed = parse_setting(setting)
     assert parse_setting(json.loads(json.dumps(parsed.as_dict()))) == parsed
     assert str(parsed) == str(setting)
-    assert parse_setting({"ks": np.int64(setting["ks"]), **{k: setting[k] for k in "eds"}}) == parsed
+    rest = {name: setting[name] for name in "eds"}
+    for kernels in (np.int64(setting["ks"]), torch.tensor(setting["ks"]), np.full(16, setting["ks"])):
+        assert parse_setting({"ks": kernels, **rest}) == parsed
 
 
 def test_active_blocks() -> None:

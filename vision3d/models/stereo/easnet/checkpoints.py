@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from vision3d.io.checkpoints import StateDict, load_into, unwrap_state_dict
+from vision3d.io.checkpoints import load_into, unwrap_state_dict
 from vision3d.models.stereo.easnet.settings import (
     BLOCK_SHAPES,
     FULL_SPACE,
@@ -36,38 +36,30 @@ def is_supernet(state_dict: Mapping[str, torch.Tensor]) -> bool:
     return any(name.startswith(_FEATURES) and ".bn.bn." in name for name in state_dict)
 
 
-def load_network(model: nn.Module, state_dict: Mapping[str, object], *, supernet: bool) -> StateDict | None:
+def load_network(model: nn.Module, state_dict: Mapping[str, object], optional: tuple[str, ...] = ()) -> None:
     """Load weights of either name generation.
 
     Args:
         model: a network of this family.
-        state_dict: as a checkpoint holds it.
-        supernet: whether ``model`` is a supernet.
-
-    Returns:
-        The entries that were loaded; None, and nothing is loaded, if they are a supernet's and ``model`` is not.
+        state_dict: as a checkpoint holds it. Kernel matrices that it lacks stay as they are.
+        optional: beginnings of names that ``model`` and ``state_dict`` may each have or lack.
 
     Raises:
         WeightsError: the weights are of another network or setting.
     """
     weights = unwrap_state_dict(state_dict)
-    if is_supernet(weights) and not supernet:
-        return None
     own = model.state_dict()
     known = {_plain_name(name): name for name in own}
     weights = {known.get(_plain_name(name), name): value for name, value in weights.items()}
-    heads = _dead_heads(model)
-    weights = {name: value for name, value in weights.items() if name in own or not name.startswith(heads)}
+    weights = {name: value for name, value in weights.items() if name in own or not name.startswith(optional)}
     for name, value in own.items():
-        if name.endswith("_matrix") or name.startswith(heads):
+        if name.endswith("_matrix") or name.startswith(optional):
             weights.setdefault(name, value)
     load_into(model, weights, _describe)
-    return weights
 
 
-def _dead_heads(model: nn.Module) -> tuple[str, ...]:
-    setting = getattr(model, "setting", None)
-    scales = setting.scales if isinstance(setting, Setting) else STAGES
+def dead_heads(scales: int) -> tuple[str, ...]:
+    """Beginnings of the names of the final convolutions that a network of so many scales does not use."""
     return tuple(f"aggregation.final_conv.{scale}." for scale in range(scales, STAGES))
 
 

@@ -228,10 +228,15 @@ class DynamicFeaturePyramid(nn.ModuleList):
         super().__init__(DynamicBlock(shape, transformed) for shape in BLOCK_SHAPES)
         self.setting = setting
 
+    @property
+    def stage_lengths(self) -> tuple[int, ...]:
+        """Number of acting blocks of each active stage."""
+        return self.setting.stage_lengths
+
     def forward(self, image: Tensor) -> list[Tensor]:
         """[B, 3, H, W] to one map an active scale: 1/3, 1/6, 1/12, 1/24 (sizes rounded up)."""
         setting, features = self.setting, [image]
-        for stage, length in enumerate(setting.stage_lengths):
+        for stage, length in enumerate(self.stage_lengths):
             x = features[-1]
             for index in range(stage * STAGE_BLOCKS, stage * STAGE_BLOCKS + length):
                 x = self[index](x, setting.kernels[index], setting.expand_ratios[index])

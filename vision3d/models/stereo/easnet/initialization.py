@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First weights of EASNet: those of the authors, or ones that make the untrained network a block matcher."""
+"""First weights of EASNet: those of the authors, or ones whose scores are the plain correlation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vision3d.models.stereo.easnet.aggregation import AdaptiveAggregation, Bottl
 from vision3d.models.stereo.easnet.dynamic import SqueezeConvs
 from vision3d.models.stereo.easnet.refinement import Refinement
 
-INITIALIZATIONS = ("matching", "published")
-_MATCH_GAIN = 10.0  # scores of a perfect match of normalised features: a softmax over 64 bins has a peak there
+INITIALIZATIONS = ("correlation", "published")
+_GAIN = 10.0  # of the correlation: a softmax over 64 bins is flat over the correlations of normalised features
 
 
 def initialize(network: nn.Module, initialization: str) -> None:
@@ -21,10 +21,11 @@ def initialize(network: nn.Module, initialization: str) -> None:
     ``"published"`` is the authors' rule: plain convolutions normal with variance ``2 / (k * k * C_out)``, also those
     that make offsets; deformable weights uniform within ``1 / sqrt(9 * C_in)``; biases 0.
 
-    ``"matching"`` makes the scores the rectified correlation of random features: plain convolutions have variance
-    ``2 / fan_in``; offsets, the last normalisation of each bottleneck and of each path between scales, the weights of
-    the squeeze-and-excitation's second layer, and the residual of the refinement start at 0; each final convolution
-    is ``10 * identity``.
+    ``"correlation"`` (ours) makes the scores ``10 * relu(correlation)`` of random features, without aggregation: plain
+    convolutions have variance ``2 / fan_in``; offsets, the last normalisation of each bottleneck and of each path
+    between scales, the weights of the squeeze-and-excitation's second layer, and the residual of the refinement start
+    at 0; each final convolution is ``10 * identity``. Random features do not match real scenes: it is a start for
+    training, not a matcher.
     """
     published = initialization == "published"
     for module in network.modules():
@@ -38,7 +39,7 @@ def initialize(network: nn.Module, initialization: str) -> None:
             bound = 1.0 / math.sqrt(module.deform_conv.weight[0].numel())
             nn.init.uniform_(module.deform_conv.weight, -bound, bound)
     if not published:
-        _make_matcher(network)
+        _damp_aggregation(network)
 
 
 def _normal(conv: nn.Conv2d, fan_out: bool) -> None:
@@ -49,7 +50,7 @@ def _normal(conv: nn.Conv2d, fan_out: bool) -> None:
         nn.init.zeros_(conv.bias)
 
 
-def _make_matcher(network: nn.Module) -> None:
+def _damp_aggregation(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, DeformableConv):
             nn.init.zeros_(module.offset_conv.weight)
@@ -73,4 +74,4 @@ def _make_identity(aggregation: AdaptiveAggregation) -> None:
     for head in aggregation.final_conv.children():
         if isinstance(head, nn.Conv2d):
             nn.init.dirac_(head.weight)
-            head.weight.data.mul_(_MATCH_GAIN)
+            head.weight.data.mul_(_GAIN)

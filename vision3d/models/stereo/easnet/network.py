@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +16,14 @@ from vision3d.errors import ConfigError, InputError
 from vision3d.io.checkpoints import unwrap_state_dict
 from vision3d.models.normalization import Normalization
 from vision3d.models.stereo.easnet.aggregation import SCALE_BINS, AdaptiveAggregation
-from vision3d.models.stereo.easnet.checkpoints import detect_setting, is_supernet, load_network
+from vision3d.models.stereo.easnet.checkpoints import dead_heads, detect_setting, is_supernet, load_network
 from vision3d.models.stereo.easnet.features import DynamicFeaturePyramid, FeaturePyramid
 from vision3d.models.stereo.easnet.initialization import INITIALIZATIONS, initialize
 from vision3d.models.stereo.easnet.refinement import Refinement
 from vision3d.models.stereo.easnet.settings import (
     FULL_SPACE,
     NAMED_SETTINGS,
+    STAGE_STRIDES,
     STAGES,
     SearchSpace,
     Setting,
@@ -35,7 +38,6 @@ from vision3d.types import StereoOutput
 
 WARP_MODES = ("official", "exact")
 WARP_ENTRY = "warp_mode"
-_COARSEST = 24
 
 
 class _EASNetBase(nn.Module):
@@ -75,7 +77,9 @@ class _EASNetBase(nn.Module):
         Raises:
             InputError: shapes that do not fit.
         """
-        _check_pair(left, right, self.training)
+        _check_pair(left, right)
+        if self.training:
+            _check_training_size(left, len(self.feature_extractor.stage_lengths))  # type: ignore[arg-type]
         left, right = self.normalization(left), self.normalization(right)
         scores = self.aggregation(self._volumes(left, right))
         maps = [disparity_regression(score) for score in scores]
@@ -100,18 +104,24 @@ class _EASNetBase(nn.Module):
         return [correlation_1d(*pair, bins, dtype=dtype) for pair, bins in zip(pairs, SCALE_BINS, strict=False)]
 
 
-def _check_pair(left: Tensor, right: Tensor, training: bool) -> None:
+def _check_pair(left: Tensor, right: Tensor) -> None:
     if left.dim() != 4 or left.shape[1] != 3:
         raise InputError(f"left must be [B, 3, H, W], got {list(left.shape)}: pass RGB images with a batch axis")
     if left.shape != right.shape:
         raise InputError(f"left is {list(left.shape)} but right is {list(right.shape)}: both views must be of one size")
-    batch, _, height, width = left.shape
+    height, width = left.shape[-2:]
     if height < 2 or width < 2:
         raise InputError(f"height {height} and width {width} must be at least 2")
-    if training and batch == 1 and height <= _COARSEST and width <= _COARSEST:
+
+
+def _check_training_size(left: Tensor, scales: int) -> None:
+    """Raise InputError where batch normalisation would see one number a channel."""
+    batch, _, height, width = left.shape
+    coarsest = math.prod(STAGE_STRIDES[:scales])
+    if batch == 1 and max(height, width) <= coarsest:
         raise InputError(
             f"one pair of {height}x{width} leaves a single pixel at the coarsest scale, which cannot be normalised in "
-            f"training: use a crop larger than {_COARSEST}, or more pairs"
+            f"training: use a crop larger than {coarsest}, or more pairs"
         )
 
 
@@ -122,7 +132,8 @@ class EASNet(_EASNetBase):
         setting: a :class:`~vision3d.models.stereo.easnet.settings.Setting` or ``{"ks": 7, "e": 8, "d": 4, "s": 4}``;
             None is the largest, and weights of another extracted network that are loaded then change it to theirs.
         warp_mode: "official" (public weights) or "exact" (samples at x - d; for training anew).
-        initialization: "matching" (the untrained network is a block matcher) or "published".
+        initialization: "correlation" (scores start as the plain correlation of random features, offsets and residuals
+            at 0) or "published" (all weights drawn as in the authors' code).
 
     Raises:
         ConfigError: an illegal option or setting.
@@ -133,11 +144,11 @@ class EASNet(_EASNetBase):
         setting: Setting | Mapping[str, Any] | None = None,
         *,
         warp_mode: str = "official",
-        initialization: str = "matching",
+        initialization: str = "correlation",
     ) -> None:
-        self_setting = largest_setting() if setting is None else parse_setting(setting)
-        super().__init__(FeaturePyramid(self_setting), self_setting.scales, warp_mode, initialization)
-        self.setting = self_setting
+        checked = largest_setting() if setting is None else parse_setting(setting)
+        super().__init__(FeaturePyramid(checked), checked.scales, warp_mode, initialization)
+        self.setting = checked
         self._takes_any_setting = setting is None
         self._freeze_dead_heads()
 
@@ -176,16 +187,17 @@ class EASNet(_EASNetBase):
         """
         bare = unwrap_state_dict(state_dict)
         warp = bare.pop(WARP_ENTRY, None)
-        found = detect_setting(bare) if self._takes_any_setting and not is_supernet(bare) else None
-        if found is not None and found != detect_setting(self.state_dict()):
-            self._become(found)
-        weights = load_network(self, bare, supernet=False)
+        if is_supernet(bare):
+            supernet = EASNetSupernet()
+            supernet.load_official_state_dict(bare)
+            bare = dict(supernet.extract(self.setting).state_dict())
+        elif self._takes_any_setting:
+            found = detect_setting(bare)
+            if found is not None and found != detect_setting(self.state_dict()):
+                self._become(found)
+        load_network(self, bare, dead_heads(self.setting.scales))
         if warp is not None:
             self._take_warp_mode(warp)
-        if weights is None:
-            supernet = EASNetSupernet(warp_mode=self.warp_mode)
-            supernet.load_official_state_dict(bare)
-            self.load_state_dict(supernet.extract(self.setting).state_dict())
 
 
 class EASNetSupernet(_EASNetBase):
@@ -204,7 +216,7 @@ class EASNetSupernet(_EASNetBase):
         search_space: SearchSpace = FULL_SPACE,
         *,
         warp_mode: str = "official",
-        initialization: str = "matching",
+        initialization: str = "correlation",
     ) -> None:
         if not isinstance(search_space, SearchSpace):
             raise ConfigError(f"search_space must be a SearchSpace, got {type(search_space).__name__}")
@@ -256,6 +268,7 @@ class EASNetSupernet(_EASNetBase):
         own = self.aggregation.state_dict()
         network.aggregation.load_state_dict({name: own[name] for name in network.aggregation.state_dict()})
         network.refinement.load_state_dict(self.refinement.state_dict())
+        network.normalization = copy.deepcopy(self.normalization)
         return network.train(self.training)
 
     def sort_channels(self, stage: int = 0) -> None:
@@ -264,8 +277,8 @@ class EASNetSupernet(_EASNetBase):
         To be called before the expand ratio becomes elastic: the narrower networks use the first channels.
 
         Args:
-            stage: 0 sorts all channels together; n keeps the channels beyond the width of the n-th largest ratio
-                below the largest behind the others and sorts each range for itself (the authors' code runs with 2).
+            stage: 0 sorts all channels together; n first parts them at the widths of the n next smaller ratios, and
+                sorts each range for itself (the authors' code runs with 2: ranges at the ratios 4 and 6).
 
         Raises:
             ConfigError: a stage below 0 or above the number of smaller ratios.
@@ -283,7 +296,7 @@ class EASNetSupernet(_EASNetBase):
         Raises:
             WeightsError: the weights are of another network.
         """
-        load_network(self, state_dict, supernet=True)
+        load_network(self, state_dict)
 
 
 @register_model(task="stereo", family="easnet")
@@ -299,18 +312,18 @@ def easnet(**options: object) -> EASNet:
 
 
 @register_model(task="stereo", family="easnet")
-def easnet_s(*, warp_mode: str = "official", initialization: str = "matching") -> EASNet:
+def easnet_s(*, warp_mode: str = "official", initialization: str = "correlation") -> EASNet:
     """The small EASNet (``NAMED_SETTINGS``)."""
     return EASNet(NAMED_SETTINGS["easnet_s"], warp_mode=warp_mode, initialization=initialization)
 
 
 @register_model(task="stereo", family="easnet")
-def easnet_m(*, warp_mode: str = "official", initialization: str = "matching") -> EASNet:
+def easnet_m(*, warp_mode: str = "official", initialization: str = "correlation") -> EASNet:
     """The medium EASNet (``NAMED_SETTINGS``)."""
     return EASNet(NAMED_SETTINGS["easnet_m"], warp_mode=warp_mode, initialization=initialization)
 
 
 @register_model(task="stereo", family="easnet")
-def easnet_l(*, warp_mode: str = "official", initialization: str = "matching") -> EASNet:
+def easnet_l(*, warp_mode: str = "official", initialization: str = "correlation") -> EASNet:
     """The large EASNet (``NAMED_SETTINGS``)."""
     return EASNet(NAMED_SETTINGS["easnet_l"], warp_mode=warp_mode, initialization=initialization)

@@ -219,21 +219,27 @@ def _whole_number(value: object) -> int | None:
 def _check_values(
     field: str, given: Any, length: int, active: Iterable[int], legal: tuple[int, ...]
 ) -> tuple[int, ...]:
-    listed = isinstance(given, Iterable) and not isinstance(given, str)
-    values = list(given) if listed else [given] * length
+    values = [given] * length if isinstance(given, str) or not _has_length(given) else list(given)
     if len(values) != length:
         raise ConfigError(
             f"setting: {field} must be one number or a list of {length} (each one of {_listed(legal)}), "
             f"got a list of {len(values)}"
         )
-    checked = [legal[0]] * length
+    numbers, checked = [_whole_number(value) for value in values], [legal[0]] * length
     for index in active:
-        number = _whole_number(values[index])
-        if number not in legal:
-            place = field if values.count(values[index]) == length else f"{field}[{index}]"
+        number = numbers[index]
+        if number is None or number not in legal:
+            place = field if numbers.count(number) == length else f"{field}[{index}]"
             raise ConfigError(f"setting: {place} must be one of {_listed(legal)}, got {values[index]!r}")
         checked[index] = number
     return tuple(checked)
+
+
+def _has_length(value: object) -> bool:
+    try:
+        return len(value) >= 0  # type: ignore[arg-type]
+    except TypeError:  # a number, an array without axes
+        return False
 
 
 def _listed(values: Iterable[int]) -> str:
