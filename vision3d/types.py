@@ -380,6 +380,64 @@ class PanoramaSample:
 
 
 @dataclass
+class PanoramaBatch:
+    """A batch of panoramas as tensors.
+
+    Attributes:
+        image: [B, 3, H, 2H] float32 RGB in [0, 1].
+        depth: [B, 1, H, 2H] float32, distance along the ray in metres, NaN where unknown.
+        scenes: the name of each panorama.
+    """
+
+    image: torch.Tensor
+    depth: torch.Tensor
+    scenes: list[str]
+
+    @staticmethod
+    def collate(samples: Sequence[PanoramaSample]) -> PanoramaBatch:
+        """Stack panoramas of one size; every one must have a depth map.
+
+        Raises:
+            InputError: one has none, or their sizes differ.
+        """
+        import torch
+
+        for sample in samples:
+            if sample.depth is None:
+                raise InputError(f"{sample.scene}: the panorama has no depth, so it cannot be trained on")
+            if sample.image.shape != samples[0].image.shape:
+                raise InputError(
+                    f"{sample.scene} is {sample.image.shape[1]}x{sample.image.shape[0]}, {samples[0].scene} is "
+                    f"{samples[0].image.shape[1]}x{samples[0].image.shape[0]}: set the option height of the data set"
+                )
+        images = torch.from_numpy(np.stack([sample.image for sample in samples]))
+        depths = np.stack([np.asarray(sample.depth, dtype=np.float32) for sample in samples])
+        return PanoramaBatch(
+            image=images.permute(0, 3, 1, 2).contiguous().float().div_(255.0),
+            depth=torch.from_numpy(depths)[:, None],
+            scenes=[sample.scene for sample in samples],
+        )
+
+
+@dataclass
+class TexturedMesh:
+    """Triangles with a picture on them.
+
+    Attributes:
+        vertices: [V, 3] float32, metres, camera axes.
+        faces: [T, 3] int32 corners, counter-clockwise as seen from the front.
+        coordinates: [V, 2] float32 place of each vertex in the picture: (u, v) from its upper left corner, 1 = its
+            width or height; u may exceed 1 where the picture repeats.
+        image: [H, W, 3] uint8 RGB.
+    """
+
+    vertices: np.ndarray
+    faces: np.ndarray
+    coordinates: np.ndarray
+    image: np.ndarray
+
+
+@dataclass
 class PointCloud:
     """Points in camera or world axes.
 
