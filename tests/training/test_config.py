@@ -78,6 +78,8 @@ def test_overrides(recipe: Path) -> None:
         ("data.train=[]", "data.train is empty"),
         ("trainer.ema_decay=1.5", "ema_decay"),
         ("schedule.milestones=[3]", "same length"),
+        ("schedule.hold_epochs=2", "hold_epochs is an option of cosine and linear, not of constant"),
+        ("schedule.hold_epochs=-1", "schedule.hold_epochs must not be negative"),
         ("max_steps", "key.sub=value"),
         ("model.name.x=1", "holds a value"),
     ],

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from vision3d.errors import ConfigError
-from vision3d.training.config import _apply_override, config_from_dict
+from vision3d.training.config import config_from_dict
+from vision3d.training.config_parsing import apply_override
 
 RECIPE: dict[str, Any] = {"model": {"name": "tiny"}, "data": {"train": [{"kind": "pool", "root": "a"}]}}
 
@@ -38,7 +39,7 @@ RECIPE: dict[str, Any] = {"model": {"name": "tiny"}, "data": {"train": [{"kind":
 )
 def test_key_type_and_value_are_named(override: str, message: str) -> None:
     content = copy.deepcopy(RECIPE)
-    _apply_override(content, override)
+    apply_override(content, override)
     with pytest.raises(ConfigError) as caught:
         config_from_dict(content, "recipe.yaml")
     assert str(caught.value) == f"recipe.yaml: {message}"

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
-import types
-import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vision3d.errors import ConfigError, UnknownNameError
-from vision3d.training.distributed.options import CommunicationConfig, check_communication
+from vision3d.errors import ConfigError
+from vision3d.training.config_checks import check_values
+from vision3d.training.config_parsing import apply_override, check_keys, field_types, wrong_type
+from vision3d.training.distributed.options import CommunicationConfig
 
 
 @dataclass
@@ -251,9 +250,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a recipe is a mapping with the keys {', '.join(_fields(TrainConfig))}")
+        raise ConfigError(f"{path}: a recipe is a mapping with the keys {', '.join(field_types(TrainConfig))}")
     for override in overrides:
-        _apply_override(content, override)
+        apply_override(content, override)
     return config_from_dict(content, str(path))
 
 
@@ -261,19 +260,19 @@ def config_from_dict(content: dict[str, Any], where: str = "recipe") -> TrainCon
     """Check a nested dictionary and turn it into a recipe; see ``load_config``."""
     from jsonargparse import ArgumentError, ArgumentParser
 
-    _check_keys(content, TrainConfig, "", where)
+    check_keys(content, TrainConfig, where)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(TrainConfig, "recipe")
     try:
         instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes  # the name before 4.49
         parsed = instantiate(parser.parse_object({"recipe": copy.deepcopy(content)}))
     except (ArgumentError, TypeError, ValueError) as error:
-        if wrong := _wrong_type(content, TrainConfig, ""):
+        if wrong := wrong_type(content, TrainConfig):
             raise ConfigError(f"{where}: {wrong}") from error
         text = " ".join(str(error).replace('"recipe.', '"').replace("recipe.", "").split())
         raise ConfigError(f"{where}: {text[:400]}") from error
     recipe = parsed.recipe
-    _check_values(recipe, where)
+    check_values(recipe, where)
     return recipe
 
 
@@ -286,212 +285,3 @@ def config_to_dict(config: TrainConfig) -> dict[str, Any]:
         return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     return plain(dataclasses.asdict(config))
-
-
-def _apply_override(content: dict[str, Any], override: str) -> None:
-    import yaml
-
-    key, separator, text = override.partition("=")
-    if not separator or not key:
-        raise ConfigError(f"override '{override}': write it as key.sub=value")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override '{override}': the value is not YAML") from error
-    *parents, last = key.split(".")
-    node: Any = content
-    for name in parents:
-        node = _child(node, name, override)
-    if isinstance(node, list):
-        _child(node, last, override)
-        node[int(last)] = value
-    else:
-        node[last] = value
-
-
-def _child(node: Any, name: str, override: str) -> Any:
-    if isinstance(node, list):
-        if not name.isdigit() or int(name) >= len(node):
-            raise ConfigError(f"override '{override}': '{name}' must be an index below {len(node)}")
-        return node[int(name)]
-    child = node.setdefault(name, {})
-    if child is None:
-        child = node[name] = {}
-    if not isinstance(child, (dict, list)):
-        raise ConfigError(f"override '{override}': '{name}' holds a value, not a group of options")
-    return child
-
-
-def _fields(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {item.name: hints[item.name] for item in dataclasses.fields(kind)}
-
-
-def _check_keys(content: Any, kind: Any, prefix: str, where: str) -> None:
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(content, dict):
-        known = _fields(kind)
-        for key, value in content.items():
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.4)
-                hint = f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(known)}"
-                raise ConfigError(f"{where}: unknown option '{prefix}{key}': {hint}")
-            _check_keys(value, known[key], f"{prefix}{key}.", where)
-    elif typing.get_origin(kind) is list and isinstance(content, list):
-        for number, item in enumerate(content):
-            _check_keys(item, typing.get_args(kind)[0], f"{prefix}{number}.", where)
-
-
-def _wrong_type(value: Any, kind: Any, key: str) -> str | None:
-    """The first value below ``key`` that is not of its type, in words, or None."""
-    arguments = typing.get_args(kind)
-    inner: list[tuple[Any, Any, str]] = []
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
-        known = _fields(kind)
-        inner = [(item, known[name], f"{key}.{name}".lstrip(".")) for name, item in value.items() if name in known]
-    elif typing.get_origin(kind) is list and isinstance(value, list):
-        inner = [(item, arguments[0], f"{key}.{number}") for number, item in enumerate(value)]
-    elif not _fits(value, kind):
-        return f"{key or 'the recipe'} must be {_in_words(kind)}, got {value!r}"
-    return next((wrong for part in inner if (wrong := _wrong_type(*part))), None)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type; text that reads as a number is one (YAML takes ``1e-3`` for text)."""
-    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
-    if kind is Any:
-        return True
-    if origin is Literal:
-        return value in arguments
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in arguments)
-    if origin is tuple:
-        return isinstance(value, (list, tuple)) and len(value) == len(arguments) and all(map(_fits, value, arguments))
-    if origin is list:
-        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
-    if origin is dict or dataclasses.is_dataclass(kind):
-        return isinstance(value, dict)
-    if kind in (int, float):
-        return _is_number(value, kind)
-    return isinstance(value, kind)
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    if isinstance(value, str):
-        try:
-            return kind(value) is not None
-        except ValueError:
-            return False
-    return isinstance(value, (int, kind)) and not isinstance(value, bool)
-
-
-def _in_words(kind: Any) -> str:
-    """A type as a user of recipes would say it."""
-    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-    if kind in words:
-        return words[kind]
-    if origin is Literal:
-        return f"one of {', '.join(map(repr, arguments))}"
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_in_words(option) for option in arguments)
-    if origin is tuple:
-        return f"a list of {len(arguments)}, each {_in_words(arguments[0])}"
-    return f"a list, each {_in_words(arguments[0])}" if origin is list else "a group of options"
-
-
-def _check_kind(kind: str, where: str) -> None:
-    from vision3d.datasets.mixture import parse_mixture
-    from vision3d.datasets.registry import find_dataset
-
-    try:
-        for _, name in parse_mixture(kind):
-            find_dataset(name)
-    except (ConfigError, UnknownNameError) as error:
-        raise ConfigError(f"{where}: {error}") from error
-
-
-def _check_values(config: TrainConfig, where: str) -> None:
-    trainer, schedule = config.trainer, config.schedule
-    positive = {
-        "trainer.batch_size": trainer.batch_size,
-        "trainer.accumulate": trainer.accumulate,
-        "trainer.checkpoint_every_steps": trainer.checkpoint_every_steps,
-        "trainer.log_every_steps": trainer.log_every_steps,
-        "trainer.devices": trainer.devices,
-        "trainer.nodes": trainer.nodes,
-        "schedule.period": schedule.period,
-        "data.crop": min(config.data.crop),
-        "trainer.max_steps": 1 if trainer.max_steps is None else trainer.max_steps,
-    }
-    for name, value in positive.items():
-        if value < 1:
-            raise ConfigError(f"{where}: {name} must be at least 1, got {value}")
-    if not 0 <= trainer.ema_decay < 1:
-        raise ConfigError(f"{where}: trainer.ema_decay must lie in [0, 1), got {trainer.ema_decay}")
-    _check_ranges(config, where)
-    check_communication(config, where)
-    _check_elastic(config, where)
-    _check_schedule(schedule, where)
-    _check_stage_one(config.model, where)
-    if not config.data.train:
-        raise ConfigError(f"{where}: data.train is empty: name at least one data set")
-    for source in config.data.train + config.data.validation:
-        _check_kind(source.kind, where)
-
-
-def _check_ranges(config: TrainConfig, where: str) -> None:
-    trainer, schedule = config.trainer, config.schedule
-    optimizer, data = config.optimizer, config.data
-    for name, number in {"optimizer.lr": optimizer.lr, "trainer.clip_norm": trainer.clip_norm}.items():
-        if number is not None and not number > 0:
-            raise ConfigError(f"{where}: {name} must be positive, got {number}")
-    counts = {
-        "trainer.threads": trainer.threads,
-        "trainer.val_every_steps": trainer.val_every_steps,
-        "trainer.images": trainer.images,
-        "data.workers": data.workers,
-        "schedule.warmup_steps": schedule.warmup_steps,
-        "schedule.hold_epochs": schedule.hold_epochs,
-    }
-    for name, value in counts.items():
-        if value < 0:
-            raise ConfigError(f"{where}: {name} must not be negative, got {value}")
-    for name, share in {"data.crop_top": data.crop_top, "data.vertical_flip": data.vertical_flip}.items():
-        if not 0 <= share <= 1:
-            raise ConfigError(f"{where}: {name} must lie in [0, 1], got {share}")
-    if optimizer.amsgrad and optimizer.name in ("lamb", "sgd"):
-        raise ConfigError(
-            f"{where}: optimizer.amsgrad has no meaning for {optimizer.name}: remove it, or choose adam or adamw"
-        )
-    if not 0 <= optimizer.momentum < 1:
-        raise ConfigError(f"{where}: optimizer.momentum must lie in [0, 1), got {optimizer.momentum}")
-    if optimizer.momentum and optimizer.name != "sgd":
-        raise ConfigError(f"{where}: optimizer.momentum is an option of sgd: set optimizer.betas for {optimizer.name}")
-
-
-def _check_elastic(config: TrainConfig, where: str) -> None:
-    elastic = config.elastic
-    if elastic.subnets_per_step < 0 or elastic.distillation < 0:
-        raise ConfigError(f"{where}: elastic.subnets_per_step and elastic.distillation must not be negative")
-    if not elastic.subnets_per_step and elastic != ElasticConfig():
-        raise ConfigError(f"{where}: elastic has no effect without elastic.subnets_per_step: set it to 1 or more")
-    if elastic.sandwich and elastic.subnets_per_step < 2:
-        raise ConfigError(f"{where}: elastic.sandwich needs elastic.subnets_per_step of at least 2")
-    if min(elastic.calibration_pairs, elastic.calibration_batch) < 1:
-        raise ConfigError(f"{where}: elastic.calibration_pairs and elastic.calibration_batch must be at least 1")
-
-
-def _check_stage_one(model: ModelConfig, where: str) -> None:
-    from vision3d.registry import find_model
-
-    if (model.stage_one or model.freeze_stage_one) and find_model(model.name.partition(".")[0]).task != "normals":
-        raise ConfigError(f"{where}: model.stage_one and freeze_stage_one are for networks of normals: remove them")
-
-
-def _check_schedule(schedule: ScheduleConfig, where: str) -> None:
-    if len(schedule.milestones) != len(schedule.factors):
-        raise ConfigError(f"{where}: schedule.milestones and schedule.factors must have the same length")
-    if schedule.name == "steps" and not schedule.milestones:
-        raise ConfigError(f"{where}: schedule.name is steps, but there are no schedule.milestones and schedule.factors")
-    if schedule.milestones != sorted(schedule.milestones):
-        raise ConfigError(f"{where}: schedule.milestones must ascend, got {schedule.milestones}")
