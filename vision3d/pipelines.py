@@ -37,7 +37,7 @@ __all__ = ["DEFAULT_STEREO_MODEL", "StereoResult", "load_stereo_model", "predict
 
 DEFAULT_STEREO_MODEL = "covonet"
 _FARTHEST = 0.05  # pixels of disparity below which a point is too far away for its depth to mean anything
-FIT_RADIUS = 8  # pixels, of the planes that give normals to networks without
+FIT_RADIUS = 16  # pixels, of the planes that give normals to networks without
 _CONSISTENT_PIXELS = 1.0  # tolerance of the left-right check, pixels of the network's input
 
 

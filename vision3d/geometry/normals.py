@@ -332,16 +332,26 @@ def _plane_normals(value: Tensor, slope_x: Tensor, slope_y: Tensor, usable: Tens
 
 
 def _running_sums(maps: Tensor, radius: int, axis: int, order: int) -> list[Tensor]:
-    """Sums over o = -radius .. radius of ``o^k maps(position + o)`` for k = 0 .. order; 0 beyond the border."""
+    """Sums over o = -radius .. radius of ``o^k maps(position + o)`` for k = 0 .. order <= 2; 0 beyond the border.
+
+    Differences of sums from the border on, so the time does not depend on the radius; ``maps`` must be of double
+    precision for that.
+    """
     size = maps.shape[axis]
-    gap = torch.zeros_like(maps.narrow(axis, 0, 1))
-    gap = torch.cat([gap] * radius, axis)
-    padded = torch.cat([gap, maps, gap], axis)
-    sums = [torch.zeros_like(maps) for _ in range(order + 1)]
-    for offset in range(-radius, radius + 1):
-        part = padded.narrow(axis, radius + offset, size)
-        for power, total in enumerate(sums):
-            total.add_(part, alpha=float(offset) ** power)
+    along_rows = axis == maps.dim() - 1
+    index = torch.arange(size, device=maps.device)
+    first, last = (index - radius).clamp(min=0), (index + radius).clamp(max=size - 1) + 1
+    place = index.to(maps.dtype) - size / 2
+    place = place if along_rows else place[:, None]
+    sums = []
+    for _ in range(order + 1):
+        total = torch.nn.functional.pad(maps.cumsum(axis), (1, 0) if along_rows else (0, 0, 1, 0))
+        sums.append(total.index_select(axis, last) - total.index_select(axis, first))
+        maps = maps * place
+    if order >= 2:
+        sums[2] = sums[2] - place * (2 * sums[1] - place * sums[0])
+    if order >= 1:
+        sums[1] = sums[1] - place * sums[0]
     return sums
 
 

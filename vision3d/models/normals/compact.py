@@ -60,7 +60,7 @@ class CompactDTNNet(NormalNetwork, nn.Module):
     stage_one_name = "stage_one"
     bytes_per_pixel = 850.0  # peak memory of a float32 pass, measured on a CPU
 
-    def __init__(self, width_ratio: float = 0.125, fit_radius: int = 8) -> None:
+    def __init__(self, width_ratio: float = 0.125, fit_radius: int = 24) -> None:
         super().__init__()
         if fit_radius < 0:
             raise InputError(f"fit_radius must be 0 or more pixels, got {fit_radius}")
@@ -137,7 +137,7 @@ def face_camera(normals: Tensor, rays: Tensor) -> Tensor:
 
 
 @register_model(task="normals", family="dtnnet")
-def dtnnet_tiny(*, width_ratio: float = 0.125, fit_radius: int = 8) -> CompactDTNNet:
+def dtnnet_tiny(*, width_ratio: float = 0.125, fit_radius: int = 24) -> CompactDTNNet:
     """DTN-Net for CPUs, 5.0 M parameters: CoVoNet, fitted planes, a NormNetS of an eighth of the width.
 
     Args:
