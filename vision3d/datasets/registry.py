@@ -208,7 +208,11 @@ for _name, _task, _reader in (
     ("pano3d", "panorama", "panorama_sets:Pano3D"),
     ("structured3d", "panorama", "panorama_sets:Structured3D"),
     ("panorama_list", "panorama", "panorama:PanoramaList"),
+    ("panorama_pool", "panorama", "panorama_pool:PoolPanoramas"),
 ):
     register_dataset(_name, f"vision3d.datasets.{_reader}", task=_task)
 register_dataset("synthetic", "vision3d.datasets.synthetic.scenes:SyntheticScenes", needs_root=False)
+register_dataset(
+    "synthetic_panoramas", "vision3d.datasets.panorama_pool:RoomPanoramas", task="panorama", needs_root=False
+)
 register_dataset("synthetic_rooms", "vision3d.datasets.synthetic.rooms:RoomStereo", needs_root=False)

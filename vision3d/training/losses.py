@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vision3d.errors import ConfigError, InputError, UnknownNameError, check_options
 from vision3d.training.normal_losses import DisparityAndNormals
+from vision3d.training.panorama_losses import PanoramaDepthLoss
 from vision3d.types import StereoBatch, StereoOutput
 
 
@@ -269,11 +270,12 @@ class CostVolumeLoss:
         return (entropy * valid).sum() / valid.sum().clamp(min=1)
 
 
-LOSSES: dict[str, Callable[..., StereoLoss]] = {
+LOSSES: dict[str, Callable[..., Any]] = {
     "multiscale_smooth_l1": MultiScaleSmoothL1,
     "cost_volume": CostVolumeLoss,
     "easnet": UpsampledSmoothL1,
     "disparity_and_normals": DisparityAndNormals,
+    "panorama": PanoramaDepthLoss,
 }
 
 

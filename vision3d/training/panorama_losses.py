@@ -7,13 +7,18 @@ not positive and finite is left out everywhere.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vision3d.errors import InputError
+from vision3d.errors import ConfigError, InputError
+from vision3d.geometry.icosphere import icosphere
+from vision3d.geometry.panorama_mesh import level_of, panorama_to_faces, pixel_solid_angles
+from vision3d.types import DepthOutput, PanoramaBatch
 
 PanoramaLoss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -145,3 +150,78 @@ def multi_scale_loss(
             weight = None if weight is None else _coarser_weight(weight)
         total = total + share * loss(outputs[number], truth, weight)
     return total
+
+
+class PanoramaDepthLoss:
+    """The multi-scale loss of a recipe, on the faces of a mesh or the pixels of a panorama, whichever the network has.
+
+    Truth comes to faces by the nearest pixel. A pixel or face counts by its solid angle, so that the poles of a
+    panorama do not weigh more than they are large.
+
+    Args:
+        kind: berhu, l1 or rmse_log.
+        threshold: of berhu, metres; None: a fifth of the largest error of the batch.
+        area: weigh by solid angle.
+        weights: of the scales, finest first.
+        max_depth: truth beyond it is left out, metres; None keeps all.
+
+    Raises:
+        ConfigError: an illegal value.
+    """
+
+    def __init__(
+        self,
+        kind: str = "berhu",
+        threshold: float | None = None,
+        area: bool = True,
+        weights: Sequence[float] = SCALE_WEIGHTS,
+        max_depth: float | None = None,
+    ) -> None:
+        losses: dict[str, PanoramaLoss] = {
+            "berhu": functools.partial(berhu, threshold=threshold),
+            "l1": l1,
+            "rmse_log": rmse_log,
+        }
+        if kind not in losses:
+            raise ConfigError(f"loss panorama: kind must be one of {', '.join(losses)}, got '{kind}'")
+        if not 1 <= len(weights) <= len(SCALE_WEIGHTS) or (max_depth is not None and not max_depth > 0):
+            raise ConfigError("loss panorama: weights has 1 to 4 numbers, max_depth is positive")
+        if threshold is not None and not threshold > 0:
+            raise ConfigError(f"loss panorama: threshold must be positive, got {threshold}")
+        self.function, self.area, self.max_depth = losses[kind], area, max_depth
+        self.weights = tuple(weights)
+        self._tables: dict[tuple[int, int, torch.device], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, output: DepthOutput, batch: PanoramaBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The total, and that of the finest scale as ``loss_fine``.
+
+        Raises:
+            InputError: the network returned no scales: it is not in training mode, or of another task.
+        """
+        truth = batch.depth
+        if self.max_depth is not None:
+            truth = torch.where(truth <= self.max_depth, truth, torch.nan)
+        scales = output.auxiliary
+        if "scale0" not in scales:
+            raise InputError("the network returned no scales: a panorama network in training mode does")
+        truth, weight = self._prepared(truth, scales["scale0"])
+        outputs = [scales[f"scale{number}"] for number in range(len(self.weights))]
+        total = multi_scale_loss(
+            outputs, truth, loss=self.function, weight=weight if self.area else None, scale_weights=self.weights
+        )
+        fine = self.function(outputs[0].detach(), truth, weight if self.area else None)
+        return total, {"loss_fine": fine}
+
+    def _prepared(self, truth: Tensor, finest: Tensor) -> tuple[Tensor, Tensor]:
+        """Truth and weights of the shape of the finest scale; weights have the mean 1."""
+        height = truth.shape[2]
+        if finest.dim() == 4:
+            area = torch.as_tensor(pixel_solid_angles(height), dtype=torch.float32, device=truth.device)
+            return truth, (area / area.mean())[None, None, :, None]
+        key = (height, level_of(finest.shape[1]), truth.device)
+        if key not in self._tables:
+            nearest = panorama_to_faces(np.arange(2 * height * height).reshape(height, -1), key[1], nearest=True)
+            area = torch.as_tensor(icosphere(key[1]).solid_angles.copy(), dtype=torch.float32, device=truth.device)
+            self._tables[key] = torch.as_tensor(nearest, device=truth.device), (area / area.mean())[None]
+        index, weight = self._tables[key]
+        return truth.flatten(1)[:, index], weight
