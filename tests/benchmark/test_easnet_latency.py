@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from vision3d.benchmark.easnet import Conditions, Entry, LatencyTable, all_keys
-from vision3d.benchmark.easnet_timing import TableCheck, build_table, measure_settings, time_calls
+from vision3d.benchmark.easnet_timing import TableCheck, build_checked_table, check_table, time_calls
 from vision3d.cli.main import main
 from vision3d.errors import FileFormatError, InputError
 from vision3d.models.stereo.easnet import (
@@ -122,7 +123,8 @@ def test_the_faster_half_of_the_repeats_counts(monkeypatch: pytest.MonkeyPatch) 
 
 def test_figures_of_a_check() -> None:
     settings = [smallest_setting(), largest_setting()]
-    check = TableCheck(settings, predicted=[11.0, 19.0], measured=[10.0, 20.0])
+    check = TableCheck(settings, predicted=[11.0, 19.0], measured=[10.0, 20.0], drift=2.0)
+    assert check.corrected_error == pytest.approx((1.2 + 0.9) / 2)
     assert check.errors.tolist() == pytest.approx([0.1, 0.05])
     assert check.median_error == pytest.approx(0.075)
     assert check.bias == pytest.approx(0.025)
@@ -131,13 +133,18 @@ def test_figures_of_a_check() -> None:
 
 def test_a_measured_table_predicts_whole_networks() -> None:
     conditions = Conditions(height=48, width=96)
-    table = build_table(conditions, repeats=2)
+    table, check = build_checked_table(conditions, 3, repeats=2)
     assert set(table.entries) == set(all_keys())
     assert "1 thread" in table.machine
     assert "CPU time" in table.protocol
-    settings = [smallest_setting(), largest_setting()]
-    for setting, measured in zip(settings, measure_settings(settings, conditions, repeats=2), strict=True):
-        assert 0.4 < table.predict(setting) / measured < 2.5  # a loaded machine is no place for less
+    assert check.predicted == [table.predict(setting) for setting in check.settings]
+    assert 0.5 < 1 + check.bias < 2  # a loaded machine is no place for less
+    slower = LatencyTable({key: Entry(2, entry.mean / 4) for key, entry in table.entries.items()}, conditions)
+    with pytest.raises(InputError, match="measured on ''"):
+        check_table(slower, 1)
+    late = check_table(replace(slower, machine=table.machine), 2, repeats=2)
+    assert 2 < late.drift < 8
+    assert late.corrected_error < late.median_error
     assert torch.get_num_threads() == 1
 
 

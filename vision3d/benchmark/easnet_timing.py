@@ -25,6 +25,7 @@ from vision3d.models.stereo.easnet.settings import BLOCK_SHAPES, STAGES
 SHORTEST_MS = 5.0  # a shorter part is called several times a repeat
 MOST_CALLS = 50
 WARM_UP = 2
+REFERENCE = "refinement"  # the part that tells how fast the machine is now
 Call = Callable[[], object]
 Progress = Callable[[str], None]
 
@@ -35,11 +36,13 @@ class TableCheck:
 
     Attributes:
         settings, predicted, measured: of each network, milliseconds.
+        drift: time of the refinement during the check over that in the table: how much slower the machine was.
     """
 
     settings: list[Setting]
     predicted: list[float]
     measured: list[float]
+    drift: float = 1.0
 
     @property
     def errors(self) -> np.ndarray:
@@ -51,6 +54,12 @@ class TableCheck:
     def median_error(self) -> float:
         """The median of :attr:`errors`; below 0.1 is asked for."""
         return float(np.median(self.errors))
+
+    @property
+    def corrected_error(self) -> float:
+        """The median error of the predictions times :attr:`drift`: what the machine's other load did not do."""
+        measured = np.asarray(self.measured)
+        return float(np.median(np.abs(self.drift * np.asarray(self.predicted) - measured) / measured))
 
     @property
     def bias(self) -> float:
@@ -93,11 +102,34 @@ def build_table(conditions: Conditions, repeats: int = 8, progress: Progress | N
     Raises:
         InputError: the device is not there, or fewer than 2 repeats.
     """
+    return build_checked_table(conditions, 0, repeats=repeats, progress=progress)[0]
+
+
+def build_checked_table(
+    conditions: Conditions,
+    networks: int = 30,
+    seed: int = 0,
+    repeats: int = 8,
+    space: SearchSpace = FULL_SPACE,
+    progress: Progress | None = None,
+) -> tuple[LatencyTable, TableCheck]:
+    """Measure the table, and whole random sub-networks in the same rounds, so that both see the same machine.
+
+    Args:
+        conditions, repeats, progress: as for :func:`build_table`.
+        networks, seed, space: as for :func:`check_table`; 0 networks are legal.
+
+    Raises:
+        InputError: the device is not there, or fewer than 2 repeats.
+    """
+    settings = _draw(networks, seed, space)
     with _machine_state(conditions):
-        parts = dict(_parts(conditions))
-        entries = time_calls(parts, conditions, repeats, progress)
-        machine = describe_device(conditions)
-    return LatencyTable(entries, conditions, "ms", machine, protocol(conditions, repeats))
+        calls = {**dict(_parts(conditions)), **dict(_whole(settings, conditions))}
+        entries = time_calls(calls, conditions, repeats, progress)
+    measured = [entries.pop(f"network {number}").mean for number in range(networks)]
+    words = protocol(conditions, repeats)
+    table = LatencyTable(entries, conditions, "ms", describe_device(conditions), words)
+    return table, TableCheck(settings, [table.predict(setting) for setting in settings], measured)
 
 
 def check_table(
@@ -129,10 +161,18 @@ def check_table(
             f"{table.path}: measured on '{table.machine}', this is '{here}': check it there, or measure a table here "
             f"with '{table.conditions.command()}'"
         )
+    settings = _draw(networks, seed, space)
+    with _machine_state(table.conditions):
+        calls = {**dict(_whole(settings, table.conditions)), REFERENCE: _refine(table.conditions)}
+        entries = time_calls(calls, table.conditions, repeats, progress)
+    drift = entries.pop(REFERENCE).mean / table.entries[REFERENCE].mean
+    measured = [entry.mean for entry in entries.values()]
+    return TableCheck(settings, [table.predict(setting) for setting in settings], measured, drift)
+
+
+def _draw(networks: int, seed: int, space: SearchSpace) -> list[Setting]:
     generator = random.Random(seed)
-    settings = [sample_setting(generator, space) for _ in range(networks)]
-    measured = measure_settings(settings, table.conditions, repeats, progress)
-    return TableCheck(settings, [table.predict(setting) for setting in settings], measured)
+    return [sample_setting(generator, space) for _ in range(networks)]
 
 
 def measure_settings(
@@ -144,14 +184,14 @@ def measure_settings(
         InputError: the device is not there, or fewer than 2 repeats.
     """
     with _machine_state(conditions):
-        views = [_random(1, 3, conditions.height, conditions.width, device=conditions.device) for _ in range(2)]
-
-        def call(setting: Setting) -> Call:
-            network = _network(setting, conditions)
-            return lambda: network(*views)
-
-        calls = {str(number): call(setting) for number, setting in enumerate(settings)}
+        calls = dict(_whole(settings, conditions))
         return [entry.mean for entry in time_calls(calls, conditions, repeats, progress).values()]
+
+
+def _whole(settings: Sequence[Setting], conditions: Conditions) -> Iterator[tuple[str, Call]]:
+    views = [_random(1, 3, conditions.height, conditions.width, device=conditions.device) for _ in range(2)]
+    for number, setting in enumerate(settings):
+        yield f"network {number}", partial(_network(setting, conditions), *views)
 
 
 def time_calls(
@@ -282,14 +322,17 @@ def _parts(conditions: Conditions) -> Iterator[tuple[str, Call]]:
     features = [_random(2, c, *size, device=device) for c, size in zip(channels, sizes[1:], strict=True)]
     for scales in FULL_SPACE.scales:
         yield f"aggregation/s{scales}", _middle(scales, features, views, conditions)
+    yield REFERENCE, _refine(conditions)
+
+
+def _refine(conditions: Conditions) -> Call:
+    """Both refinement steps."""
+    height, width, device = conditions.height, conditions.width, conditions.device
     refinement = _network(sample_setting(0), conditions).refinement
-    third = 20 * _random(1, 1, *sizes[1], device=device)
+    views = [_random(1, 3, height, width, device=device) for _ in range(2)]
+    third = 20 * _random(1, 1, *scale_sizes(height, width, 1)[0], device=device)
     halves = [view[..., : height // 2, : width // 2].contiguous() for view in views]
-
-    def refine() -> Tensor:
-        return refinement[1](refinement[0](third, *halves), *views)
-
-    yield "refinement", refine
+    return lambda: refinement[1](refinement[0](third, *halves), *views)
 
 
 def _middle(scales: int, features: list[Tensor], views: list[Tensor], conditions: Conditions) -> Call:

@@ -55,7 +55,7 @@ def add_easnet(kinds: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build or load the table, check it, and print what was found."""
     from vision3d.benchmark.easnet import LatencyTable
-    from vision3d.benchmark.easnet_timing import build_table, check_table
+    from vision3d.benchmark.easnet_timing import build_checked_table, check_table
     from vision3d.errors import InputError
 
     def tell(text: str) -> None:
@@ -67,12 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--build-table needs --out FILE, where the table is written")
     wanted = conditions(arguments)
     if arguments.build_table:
-        table = build_table(wanted, arguments.repeats, tell)
+        table, check = build_checked_table(wanted, arguments.check, arguments.seed, arguments.repeats, progress=tell)
         table.save(arguments.out)
     else:
         table = LatencyTable.load(arguments.table)
         table.require(wanted)
-    check = check_table(table, arguments.check, arguments.seed, progress=tell) if arguments.check else None
+        check = check_table(table, arguments.check, arguments.seed, progress=tell) if arguments.check else None
+    check = check if arguments.check else None
     if arguments.json:
         print(to_json({"table": _summary(table), "check": None if check is None else _check_figures(check)}))
     else:
@@ -100,6 +101,8 @@ def _check_figures(check: Any) -> dict[str, Any]:
         "median_relative_error": check.median_error,
         "largest_relative_error": float(check.errors.max()),
         "bias": check.bias,
+        "drift": check.drift,
+        "median_relative_error_without_drift": check.corrected_error,
         "r2": check.r2,
         "correlation": check.correlation,
         "predicted": check.predicted,
@@ -121,3 +124,9 @@ def _print(table: Any, check: Any) -> None:
             f"{100 * check.bias:+.1f} %, R^2 {check.r2:.3f}, correlation {check.correlation:.3f}",
             markup=False,
         )
+        if check.drift != 1.0:
+            lines.print(
+                f"the refinement takes {check.drift:.2f} times what it took in the table; median relative error "
+                f"without this drift {100 * check.corrected_error:.1f} %",
+                markup=False,
+            )
