@@ -18,7 +18,15 @@ pytest.importorskip("lightning")
 from vision3d.datasets.cache import write_pool
 from vision3d.errors import ConfigError
 from vision3d.models.stereo.easnet import PHASES, SearchSpace, largest_setting, parse_setting, smallest_setting
-from vision3d.training.config import ElasticConfig, OptimizerConfig, ScheduleConfig, TrainConfig, config_from_dict
+from vision3d.resources import resource_folder
+from vision3d.training.config import (
+    ElasticConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+    config_from_dict,
+    load_config,
+)
 from vision3d.training.curve import read_metrics
 from vision3d.training.elastic import ElasticTask, open_space, step_settings, validation_settings
 from vision3d.training.losses import create_loss
@@ -107,13 +115,17 @@ def test_validated_settings() -> None:
     assert validation_settings(ElasticConfig(), PHASES["large"]) == published[:1]
     named = [{"ks": 5, "e": 4, "d": 3, "s": 3}]
     assert validation_settings(ElasticConfig(validation=named), PHASES["scale"]) == [parse_setting(named[0])]
+    with pytest.raises(ConfigError, match=r"elastic\.validation: setting: d must be one of 2, 3, 4, got 1"):
+        validation_settings(ElasticConfig(validation=[{**named[0], "d": 1}]), PHASES["scale"])
 
 
 def test_open_space() -> None:
     config = ElasticConfig(kernel=[7], expand=[8], depth=[4], scale=[4])
     assert open_space(config) == SearchSpace((7,), (8,), (4,), (4,))
-    with pytest.raises(ConfigError, match=r"elastic: .*kernels must be one or more of 3, 5, 7"):
-        open_space(ElasticConfig(kernel=[9]))
+    with pytest.raises(ConfigError, match=r"elastic\.expand must be one or more of 2, 4, 6, 8, got \[2, 3\]"):
+        open_space(ElasticConfig(expand=[2, 3]))
+    with pytest.raises(ConfigError, match=r"elastic\.scale must be one or more of 2, 3, 4, got \[\]"):
+        open_space(ElasticConfig(scale=[]))
 
 
 def test_gradients_are_the_sum_over_the_sub_networks(tmp_path: Path) -> None:
@@ -150,17 +162,15 @@ def test_distillation_adds_the_distance_to_the_largest(tmp_path: Path) -> None:
     one = {**SMALL, "subnets_per_step": 1}
     plain, taught = task_of(tmp_path, one), task_of(tmp_path, {**one, "distillation": 0.5})
     batch = noise_batch()
-    before = {name: value.clone() for name, value in plain.model.named_buffers()}
     distance = nn.functional.smooth_l1_loss
     own, teacher = copy.deepcopy(plain.model), copy.deepcopy(plain.model)
     own.set_active(step_settings(plain.elastic, plain.space, 0)[0])
     teacher.set_active(largest_setting(plain.space))
     expected = distance(own(batch.left, batch.right).disparity, teacher(batch.left, batch.right).disparity)
     added = taught.compute_loss(batch)[0] - plain.compute_loss(batch)[0]
-    assert float(added) == pytest.approx(0.5 * float(expected), rel=1e-3)
+    assert added.item() == pytest.approx(0.5 * expected.item(), rel=1e-3)
     for (name, value), other in zip(plain.model.named_buffers(), taught.model.buffers(), strict=True):
-        torch.testing.assert_close(value, other)
-        assert value.shape == before[name].shape
+        torch.testing.assert_close(value, other, msg=name)
 
 
 def test_validated_networks_have_their_own_statistics(tmp_path: Path) -> None:
@@ -209,10 +219,59 @@ def test_illegal_recipes(tmp_path: Path) -> None:
         recipe(tmp_path, {"sandwich": True})
     with pytest.raises(ConfigError, match="sandwich needs"):
         recipe(tmp_path, {"sandwich": True, "subnets_per_step": 1})
+    with pytest.raises(ConfigError, match=r"trainer\.sync_batchnorm cannot normalise the widths of sub-networks"):
+        recipe(tmp_path, SMALL, sync_batchnorm=True)
     config = recipe(tmp_path, SMALL)
     config.model.name, config.model.options = "easnet_s", {}
     with pytest.raises(ConfigError, match="easnet_s has no sub-networks"):
         ElasticTask(config, [Round(0, 4, None)], None)
+
+
+@pytest.mark.parametrize(
+    ("number", "phase", "stage", "epochs", "hold", "rate", "sub_networks"),
+    [
+        (1, "large", "large", 64, 0, 1e-3, 1),
+        (2, "kernel", "kernel", 25, 2, 5e-4, 1),
+        (3, "depth", "depth", 25, 2, 5e-4, 2),
+        (4, "expand", "width", 25, 2, 5e-4, 4),
+        (5, "scale", "scale", 25, 2, 5e-4, 6),
+    ],
+)
+def test_recipes_follow_the_published_schedule(
+    number: int, phase: str, stage: str, epochs: int, hold: int, rate: float, sub_networks: int
+) -> None:
+    folder = resource_folder("configs") / "easnet"
+    config = load_config(folder / f"sceneflow_{number}_{stage}.yaml")
+    assert open_space(config.elastic) == PHASES[phase]
+    assert config.elastic.subnets_per_step == sub_networks
+    assert config.elastic.sort_channels == (phase == "expand")
+    assert (config.elastic.sandwich, config.elastic.distillation) == (False, 0.0)
+    assert [item.epochs for item in config.loss.rounds] == [epochs + hold]
+    assert (config.schedule.name, config.schedule.hold_epochs, config.schedule.warmup_steps) == ("cosine", hold, 0)
+    optimizer, trainer = config.optimizer, config.trainer
+    assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adam", rate, 1e-4)
+    assert optimizer.no_decay == ["bn", "bias"]
+    assert (trainer.batch_size, trainer.batch_size * trainer.accumulate) == (2, 16)
+    assert config.data.crop == (384, 768)
+    if number == 1:
+        assert config.model.options["initialization"] == "published"
+        assert config.model.pretrained is False
+    else:
+        (before,) = folder.glob(f"sceneflow_{number - 1}_*.yaml")
+        assert config.model.pretrained == f"{load_config(before).trainer.output}/weights.safetensors"
+
+
+@pytest.mark.parametrize("name", ["kitti_mix", "kitti2012", "kitti2015"])
+def test_recipes_of_kitti_follow_the_published_schedule(name: str) -> None:
+    config = load_config(resource_folder("configs") / "easnet" / f"{name}.yaml")
+    assert open_space(config.elastic) == PHASES["scale"]
+    assert config.elastic.subnets_per_step == 6
+    assert config.loss.rounds[0].epochs == 400
+    assert [learning_rate_factor(config.schedule, epoch * 25, 10_000, 25) for epoch in (0, 99, 100, 399)] == [
+        *(1, 1, 0.5, 0.125)
+    ]
+    assert config.optimizer.lr == 1e-4
+    assert config.data.crop == (320, 960)
 
 
 def test_named_parameters_keep_clear_of_the_decay() -> None:

@@ -20,6 +20,7 @@ from vision3d.errors import ConfigError
 from vision3d.evaluation.metrics import DisparityMetrics
 from vision3d.models.batch_norm import recalibrate_batch_norm
 from vision3d.models.stereo.easnet import (
+    FULL_SPACE,
     EASNet,
     EASNetSupernet,
     SearchSpace,
@@ -48,12 +49,14 @@ def open_space(config: ElasticConfig) -> SearchSpace:
     """The values that a recipe opens.
 
     Raises:
-        ConfigError: a value that no sub-network has.
+        ConfigError: a value that no sub-network has; the message names the field and its legal values.
     """
-    try:
-        return SearchSpace(tuple(config.kernel), tuple(config.expand), tuple(config.depth), tuple(config.scale))
-    except ConfigError as error:
-        raise ConfigError(f"elastic: {error}") from error
+    fields = {"kernel": "kernels", "expand": "expand_ratios", "depth": "depths", "scale": "scales"}
+    for field, dimension in fields.items():
+        values, legal = getattr(config, field), getattr(FULL_SPACE, dimension)
+        if not values or set(values) - set(legal):
+            raise ConfigError(f"elastic.{field} must be one or more of {', '.join(map(str, legal))}, got {values}")
+    return SearchSpace(tuple(config.kernel), tuple(config.expand), tuple(config.depth), tuple(config.scale))
 
 
 def step_settings(config: ElasticConfig, space: SearchSpace, step: int) -> list[Setting]:
@@ -70,8 +73,12 @@ def validation_settings(config: ElasticConfig, space: SearchSpace) -> list[Setti
     Raises:
         ConfigError: a setting that no sub-network has.
     """
-    if config.validation:
-        return list(dict.fromkeys(parse_setting(setting) for setting in config.validation))
+    try:
+        named = [parse_setting(setting) for setting in config.validation]
+    except ConfigError as error:
+        raise ConfigError(f"elastic.validation: {error}") from error
+    if named:
+        return list(dict.fromkeys(named))
     legal = {"ks": space.kernels, "e": space.expand_ratios, "d": space.depths, "s": space.scales}
     moved = [
         {name: min(legal[name], key=lambda value: abs(value - wish)) for name, wish in setting.items()}
@@ -114,18 +121,17 @@ class ElasticTask(StereoTask):
         """The sum of the losses of the step's sub-networks, and the answer of the last one."""
         settings = step_settings(self.elastic, self.space, self.global_step)
         teacher = self._teach(batch) if self.elastic.distillation else None
-        total, output = batch.left.new_zeros(()), None
+        total = batch.left.new_zeros(())
         for setting in settings:
             self.model.set_active(setting)
             loss, output = super().compute_loss(batch)
             total = total + loss
             if teacher is not None and setting != largest_setting(self.space):
                 total = total + self.elastic.distillation * F.smooth_l1_loss(output.disparity.float(), teacher)
-        assert output is not None
         return total, output
 
     def training_step(self, batch: StereoBatch, batch_idx: int) -> Tensor:
-        """As for one network."""
+        """As for one network; the loss that is reported is the mean of the step's sub-networks."""
         loss = super().training_step(batch, batch_idx)
         self.last["loss"] = loss.detach() / self.elastic.subnets_per_step
         return loss
@@ -172,6 +178,7 @@ class ElasticTask(StereoTask):
         return torch.autocast(self.device.type, torch.bfloat16) if wanted else contextlib.nullcontext()
 
     def on_validation_epoch_start(self) -> None:
+        """Take the sub-networks to validate out of the supernet, with statistics of their own."""
         super().on_validation_epoch_start()
         self.candidates = [self.calibrated(setting) for setting in self.settings]
         self._candidate_errors = [DisparityMetrics(THRESHOLDS) for _ in self.settings]
@@ -182,11 +189,11 @@ class ElasticTask(StereoTask):
             prediction = self.predict(batch, network)
             for answer, truth in zip(prediction, batch.disparity, strict=True):
                 errors.update(answer, truth)
-            wanted = number == 0 and self.global_rank == 0 and len(self.previews) < self.config.trainer.images
-            if wanted:
-                self.previews.append((batch, prediction))
+            if number == 0:
+                self.keep_preview(batch, prediction)
 
     def on_validation_epoch_end(self) -> None:
+        """Average the metrics over the sub-networks, and tell each one's end-point error."""
         figures = [merge_over_processes(errors).compute() for errors in self._candidate_errors]
         self.validation_metrics = {name: float(np.mean([item[name] for item in figures])) for name in METRICS}
         for setting, item in zip(self.settings, figures, strict=True):
