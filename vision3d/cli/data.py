@@ -37,7 +37,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--layout",
         default="sceneflow",
         metavar="NAME",
-        help="sceneflow: folders of PNG and PFM (default); pool: memory-mapped arrays, faster to train from; or the "
+        help="sceneflow: folders of PNG and PFM (default); pool: memory-mapped arrays, faster to train from; "
+        "panorama_pool: the same of panoramas of rooms; or the "
         "folders and file formats of another data set of 'vision3d data list', to try its reader",
     )
     synthesize.add_argument(
@@ -95,8 +96,10 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
     from vision3d.errors import UnknownNameError
     from vision3d.io.files import ensure_folder
 
+    if arguments.layout == "panorama_pool":
+        return _synthesize_panoramas(arguments)
     if arguments.layout not in list_layouts():
-        raise UnknownNameError("layout", arguments.layout, list_layouts())
+        raise UnknownNameError("layout", arguments.layout, [*list_layouts(), "panorama_pool"])
 
     ensure_folder(arguments.out)
     height, width = arguments.size
@@ -123,6 +126,39 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
     else:
         write_toy_tree(arguments.layout, arguments.out, samples)
     print(f"{arguments.scenes} scenes in {arguments.out}")
+    return 0
+
+
+def _synthesize_panoramas(arguments: argparse.Namespace) -> int:
+    """Write a pool of panoramas of rooms.
+
+    Raises:
+        ConfigError: options that panoramas do not have.
+    """
+    from rich.progress import track
+
+    from vision3d.datasets.panorama_pool import write_panorama_pool
+    from vision3d.datasets.synthetic.rooms import RoomOptions, make_room_panorama
+    from vision3d.errors import ConfigError
+    from vision3d.io.files import ensure_folder
+
+    height, width = arguments.size
+    stereo = arguments.baseline or arguments.focal or arguments.rectification_error or arguments.views
+    if arguments.kind != "rooms" or stereo:
+        raise ConfigError("--layout panorama_pool needs --kind rooms, and none of the options of pairs and of views")
+    if width != 2 * height:
+        raise ConfigError(f"--size {height}x{width}: a panorama is twice as wide as high, e.g. 256x512")
+    _, rooms = _split_settings(arguments.set, arguments.kind)
+    make = partial(make_room_panorama, height=height, options=RoomOptions(**rooms))
+    seeds = range(arguments.seed, arguments.seed + arguments.scenes)
+    samples = track(
+        _samples(make, seeds, arguments.workers),
+        total=arguments.scenes,
+        description="panoramas",
+        console=console(stderr=True),
+    )
+    write_panorama_pool(ensure_folder(arguments.out), samples)
+    print(f"{arguments.scenes} panoramas in {arguments.out}")
     return 0
 
 
