@@ -48,6 +48,7 @@ def test_the_public_names_are_frozen() -> None:
         "create_model",
         "list_models",
         "load_card",
+        "predict_mvs",
         "predict_stereo",
     ]
 

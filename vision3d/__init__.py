@@ -20,6 +20,7 @@ _PUBLIC = {
     "list_models": "vision3d.zoo",
     "load_card": "vision3d.zoo",
     "predict_stereo": "vision3d.pipelines",
+    "predict_mvs": "vision3d.multiview.pipeline",
     "StereoResult": "vision3d.pipelines",
     "Camera": "vision3d.types",
     "StereoRig": "vision3d.types",

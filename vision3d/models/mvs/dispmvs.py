@@ -67,6 +67,7 @@ class DispMVS(nn.Module):
 
     size_multiple = 16
     bytes_per_pixel = 1400.0  # peak memory of a float32 pass with 5 views, one at a time, measured on a CPU
+    half_pixel_intrinsics = False  # how intrinsics follow a resize (Camera.resized); the published weights need False
 
     def __init__(
         self,
@@ -257,4 +258,5 @@ def dispmvs_tiny(**options: object) -> DispMVS:
     }
     network = DispMVS(**{**recommended, **options})  # type: ignore[arg-type]
     network.bytes_per_pixel = 800.0
+    network.half_pixel_intrinsics = True
     return network
