@@ -306,7 +306,7 @@ def _display_span(depth: np.ndarray) -> tuple[float, float]:
     return low, max(high, low * (1 + 1e-3))
 
 
-def _write_mesh(result: MultiViewResult, voxel_size: float | None, progress: Progress) -> Path:
+def _write_mesh(result: MultiViewResult, voxel_size: float | None, progress: Progress) -> Path | None:
     from vision3d.geometry.tsdf import fuse_tsdf
 
     scene, store = result.scene, result.store
@@ -317,7 +317,7 @@ def _write_mesh(result: MultiViewResult, voxel_size: float | None, progress: Pro
             if np.isfinite(kept).any():
                 edges.append(2 * float(np.nanmedian(kept)) / scene.camera(number).fx)
         if not edges:
-            raise InputError(f"{result.folder}: no depth passed the filters, so there is no mesh; relax the filters")
+            return None
         voxel_size = float(np.median(edges))
 
     def parts() -> Iterator[tuple[np.ndarray, Any, np.ndarray]]:

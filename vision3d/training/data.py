@@ -48,16 +48,17 @@ def _check_reader_options(kind: str, options: dict[str, Any]) -> None:
 
 
 def _reader_options(reader: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a reader, with those that it hands on: to its listing of pairs, or to the synthetic scenes."""
+    """The options of a reader, with those that it hands on: to its bases, listing of pairs, or the synthetic scenes."""
     from vision3d.datasets.synthetic.scene import SceneOptions
     from vision3d.datasets.synthetic.scenes import SyntheticScenes
 
     functions = [reader, getattr(reader, "list_entries", None), SceneOptions if reader is SyntheticScenes else None]
+    functions += [vars(base).get("__init__") for base in getattr(reader, "__mro__", ())[1:-1]]
     parameters: dict[str, Any] = {}
     for function in filter(None, functions):
         parameters.update(inspect.signature(function).parameters)
-    hidden = ("self", "root")
-    return {name: item for name, item in parameters.items() if name not in hidden and item.kind is not item.VAR_KEYWORD}
+    parameters = {name: item for name, item in parameters.items() if name not in ("self", "root")}
+    return {name: item for name, item in parameters.items() if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)}
 
 
 def data_length(dataset: Dataset) -> int | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision3d.errors import ConfigError, InputError, UnknownNameError, check_options
+from vision3d.training.multiview_losses import DispMVSLoss
 from vision3d.training.normal_losses import DisparityAndNormals
 from vision3d.training.panorama_losses import PanoramaDepthLoss
 from vision3d.types import StereoBatch, StereoOutput
@@ -276,6 +277,7 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "easnet": UpsampledSmoothL1,
     "disparity_and_normals": DisparityAndNormals,
     "panorama": PanoramaDepthLoss,
+    "dispmvs": DispMVSLoss,
 }
 
 

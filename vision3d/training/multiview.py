@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from vision3d.errors import ConfigError
 from vision3d.evaluation.mvs_metrics import MultiViewMetrics
+from vision3d.training.multiview_data import MultiViewTraining
 from vision3d.training.multiview_losses import DispMVSLoss
 from vision3d.training.task import TrainingTask, merge_over_processes
 from vision3d.types import DepthOutput, MultiViewBatch
@@ -28,6 +29,8 @@ class MultiViewTask(TrainingTask):
     metric_names = MultiViewMetrics.names()
     extra_metrics = ("loss_last",)
     preview_error = 0.1  # share of the range of inverse depths
+    samples = MultiViewTraining
+    collate = staticmethod(MultiViewBatch.collate)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -45,7 +48,7 @@ class MultiViewTask(TrainingTask):
         """The loss to minimise on a batch, and the answer it comes from."""
         output = _call(self.model, batch)
         with torch.autocast(self.device.type, enabled=False):
-            loss, parts = self.loss(output, batch)
+            loss, parts = cast(DispMVSLoss, self.loss)(output, batch)
         self.last.update(parts)
         return loss, output
 

@@ -8,17 +8,17 @@ drawn by the reader (``source_choice: random``) anew in each epoch.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from vision3d.errors import ConfigError, UnknownNameError, check_option_names
 from vision3d.training.config import DataConfig
-from vision3d.training.data import TrainingPairs, ValidationPairs, data_length
-from vision3d.types import MultiViewBatch, MultiViewSample
+from vision3d.training.data import TrainingPairs, data_length
+from vision3d.types import MultiViewSample
 
 Transform = Callable[[MultiViewSample, np.random.Generator], MultiViewSample]
 _STEREO_ONLY = ("crop", "crop_top", "color", "vertical_flip", "validation_crop")
@@ -59,8 +59,6 @@ class MultiViewTraining(TrainingPairs):
         ConfigError, UnknownNameError: options that multi-view recipes do not have, or an endless set.
     """
 
-    collate: ClassVar[Callable[[Sequence[Any]], Any]] = staticmethod(MultiViewBatch.collate)
-
     def __init__(self, dataset: Dataset, config: DataConfig, seed: int) -> None:
         check_multiview_data(config)
         self.dataset, self.config, self.seed = dataset, config, seed
@@ -77,12 +75,6 @@ class MultiViewTraining(TrainingPairs):
         for transform, options in self.steps:
             sample = transform(sample, generator, **options)
         return sample
-
-
-class MultiViewValidation(ValidationPairs):
-    """Multi-view validation samples, whole."""
-
-    collate: ClassVar[Callable[[Sequence[Any]], Any]] = staticmethod(MultiViewBatch.collate)
 
 
 def set_epoch(dataset: Any, epoch: int) -> None:

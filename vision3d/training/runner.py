@@ -99,6 +99,10 @@ def _task_class(config: TrainConfig) -> type[TrainingTask]:
         from vision3d.training.panorama import PanoramaTask
 
         return PanoramaTask
+    if task == "mvs":
+        from vision3d.training.multiview import MultiViewTask
+
+        return MultiViewTask
     from vision3d.training.stereo import StereoTask
 
     return StereoTask
