@@ -119,6 +119,22 @@ class MultiScaleSmoothL1:
         return errors.sum() / valid.sum().clamp(min=1)
 
 
+def _shared_cross_entropy(scores: Tensor, position: Tensor, valid: Tensor) -> Tensor:
+    """Mean cross-entropy of bin scores with targets shared between the two bins beside a position.
+
+    Args:
+        scores: [B, D, H, W].
+        position: [B, 1, H, W], finite, in bins.
+        valid: [B, 1, H, W], the cells that count.
+    """
+    position = position.clamp(max=scores.shape[1] - 1.001)
+    low = position.floor().long()
+    share = position - low
+    score = F.log_softmax(scores, dim=1)
+    entropy = -(1 - share) * score.gather(1, low) - share * score.gather(1, low + 1)
+    return (entropy * valid).sum() / valid.sum().clamp(min=1)
+
+
 class UpsampledSmoothL1:
     """Weighted smooth L1 of every map enlarged to the size of the truth (EASNet, arXiv 2207.09796; AANet).
 
@@ -170,11 +186,7 @@ class UpsampledSmoothL1:
     def _cross_entropy(self, scores: Tensor, truth: Tensor) -> Tensor:
         """Of the scores of one scale; ``truth`` is 0 where it does not count."""
         cells = F.interpolate(truth, (scores.shape[-2], scores.shape[-1]), mode="nearest-exact")
-        position = (cells * (scores.shape[-1] / truth.shape[-1])).clamp(max=scores.shape[1] - 1.001)
-        low, valid = position.floor().long(), cells > 0
-        share, score = position - low, F.log_softmax(scores, dim=1)
-        entropy = -(1 - share) * score.gather(1, low) - share * score.gather(1, low + 1)
-        return (entropy * valid).sum() / valid.sum().clamp(min=1)
+        return _shared_cross_entropy(scores, cells * (scores.shape[-1] / truth.shape[-1]), cells > 0)
 
     def _weights_of(self, number: int) -> tuple[float, ...]:
         if self.weights is None:
@@ -263,12 +275,7 @@ class CostVolumeLoss:
         cell = truth.shape[-1] // logits.shape[-1]
         target = truth[..., cell // 2 :: cell, cell // 2 :: cell]
         valid = self._valid(target)
-        position = torch.where(valid, target / cell, torch.zeros_like(target)).clamp(max=logits.shape[1] - 1.001)
-        low = position.floor().long()
-        share = position - low
-        score = F.log_softmax(logits, dim=1)
-        entropy = -(1 - share) * score.gather(1, low) - share * score.gather(1, low + 1)
-        return (entropy * valid).sum() / valid.sum().clamp(min=1)
+        return _shared_cross_entropy(logits, torch.where(valid, target / cell, torch.zeros_like(target)), valid)
 
 
 LOSSES: dict[str, Callable[..., Any]] = {
