@@ -72,6 +72,8 @@ def test_a_width_that_changes_is_refused_and_nothing_is_written() -> None:
     with pytest.raises(InputError, match="3 and 2 channels"):
         recalibrate_batch_norm(network, [(torch.rand(2, 3, 5, 5),), (torch.rand(2, 2, 5, 5),)])
     assert not network[0].running_mean.any()
+    assert network[0].training
+    assert not network[0]._forward_hooks
 
 
 def test_no_batches_are_refused() -> None:

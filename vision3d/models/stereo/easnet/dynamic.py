@@ -27,17 +27,9 @@ class PrefixBatchNorm2d(nn.BatchNorm2d):
             return super().forward(x)
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        mean, variance = self.running_mean, self.running_var
-        return F.batch_norm(
-            x,
-            None if mean is None else mean[:n],
-            None if variance is None else variance[:n],
-            self.weight[:n],
-            self.bias[:n],
-            self.training,
-            0.0 if self.momentum is None else self.momentum,
-            self.eps,
-        )
+        mean, variance = _first(self.running_mean, n), _first(self.running_var, n)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        return F.batch_norm(x, mean, variance, self.weight[:n], self.bias[:n], self.training, momentum, self.eps)
 
 
 class DynamicBatchNorm(nn.Module):
@@ -123,8 +115,8 @@ class SqueezeConvs(nn.Module):
         return F.conv2d(F.relu(x), self.expand.weight[:n, :hidden].contiguous(), _first(self.expand.bias, n))
 
 
-def _first(bias: Tensor | None, number: int) -> Tensor | None:
-    return None if bias is None else bias[:number]
+def _first(values: Tensor | None, number: int) -> Tensor | None:
+    return None if values is None else values[:number]
 
 
 class SqueezeExcitation(nn.Module):
