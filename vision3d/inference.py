@@ -294,15 +294,15 @@ def run_pass(
     """
     from vision3d.ops import pad_to_multiple
 
-    with _evaluating(model), torch.inference_mode():
-        padded_left, padding = pad_to_multiple(_to_tensor(left, device), size_multiple(model))
-        padded_right, _ = pad_to_multiple(_to_tensor(right, device), size_multiple(model))
+    with evaluating(model), torch.inference_mode():
+        padded_left, padding = pad_to_multiple(to_tensor(left, device), size_multiple(model))
+        padded_right, _ = pad_to_multiple(to_tensor(right, device), size_multiple(model))
         camera: tuple[torch.Tensor, ...] = ()
         if rig is not None and takes_intrinsics(model):
             matrix = rig.left.cropped(-padding.left, -padding.top, *padded_left.shape[:1:-1]).intrinsics
             values = (matrix[None], np.array([rig.doffs]))
             camera = tuple(torch.from_numpy(item).to(device, torch.float32) for item in values)
-        with _precision(device, precision):
+        with autocast(device, precision):
             answer = model(padded_left, padded_right, *camera)
         disparity, confidence = _parse(answer, padded_left)
         normals = answer.normals if isinstance(answer, StereoOutput) else None
@@ -325,8 +325,9 @@ def run_mirrored(
     return disparity[:, ::-1].copy()
 
 
-def _to_tensor(image: np.ndarray, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(image)).to(device)
+def to_tensor(image: np.ndarray, device: torch.device) -> torch.Tensor:
+    """[H, W, 3] uint8 as [1, 3, H, W] float32 in [0, 1] on the device."""
+    tensor = torch.from_numpy(np.require(image, requirements=("C", "W"))).to(device)
     return tensor.permute(2, 0, 1)[None].float().div_(255.0).contiguous()
 
 
@@ -346,7 +347,7 @@ def _parse(answer: Any, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, and the former mode again afterwards."""
     training = model.training
     model.eval()
@@ -357,7 +358,12 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             model.train()
 
 
-def _precision(device: torch.device, precision: str) -> Any:
+def autocast(device: torch.device, precision: str) -> Any:
+    """The context of a pass in float32, bfloat16 or float16.
+
+    Raises:
+        InputError: another precision.
+    """
     kinds = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if precision not in kinds:
         raise InputError(f"unknown precision '{precision}': use {', '.join(kinds)}")
