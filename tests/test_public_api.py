@@ -38,6 +38,7 @@ def imported_by(statement: str) -> set[str]:
 def test_the_public_names_are_frozen() -> None:
     assert sorted(vision3d.__all__) == [
         "Camera",
+        "PanoramaResult",
         "PointCloud",
         "StereoOutput",
         "StereoResult",
@@ -49,6 +50,7 @@ def test_the_public_names_are_frozen() -> None:
         "list_models",
         "load_card",
         "predict_mvs",
+        "predict_panorama",
         "predict_stereo",
     ]
 

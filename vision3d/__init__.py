@@ -19,6 +19,8 @@ _PUBLIC = {
     "create_model": "vision3d.zoo",
     "list_models": "vision3d.zoo",
     "load_card": "vision3d.zoo",
+    "predict_panorama": "vision3d.panorama",
+    "PanoramaResult": "vision3d.panorama",
     "predict_stereo": "vision3d.pipelines",
     "predict_mvs": "vision3d.multiview.pipeline",
     "StereoResult": "vision3d.pipelines",

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,30 +200,15 @@ class StereoResult:
         Raises:
             OutputError: the folder cannot be written. InputError: unknown cloud format, or an illegal limit.
         """
-        from vision3d.io.files import ensure_folder
+        from vision3d.io.files import staged_folder
 
         self._check_save(cloud_formats, truth, max_display)
-        target = ensure_folder(folder)
-        try:
-            hidden = Path(tempfile.mkdtemp(prefix=".vision3d-", dir=target))
-        except OSError as error:
-            raise OutputError(f"{target}: cannot be written ({error.strerror}): choose another folder") from error
-        try:
+        with staged_folder(folder, OUTPUT_NAMES) as hidden:
             high = display_range(self.disparity if truth is None else truth)[1] if max_display is None else max_display
             names = self._write_maps(hidden, truth, high)
             names += self._write_clouds(hidden, cloud_formats, cloud_options)
             names += self._write_report(hidden, truth, figures or {}, high if view else None)
-            for name in names:
-                os.replace(hidden / name, target / name)
-            for name in OUTPUT_NAMES.difference(names):  # of an earlier run
-                (target / name).unlink(missing_ok=True)
-        except OSError as error:
-            if isinstance(error, OutputError):
-                raise
-            raise OutputError(f"{target}: cannot be written ({error.strerror}): choose another folder") from error
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)
-        return {name: target / name for name in names}
+        return {name: Path(folder) / name for name in names}
 
     def _check_save(self, cloud_formats: Sequence[str], truth: np.ndarray | None, max_display: float | None) -> None:
         if max_display is not None and not (np.isfinite(max_display) and max_display > 0):

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,6 +62,34 @@ def ensure_folder(path: str | os.PathLike[str]) -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputError(f"{folder}: the folder is not writable; choose another one or change its permissions")
     return folder
+
+
+@contextmanager
+def staged_folder(folder: str | os.PathLike[str], owned: Collection[str] = ()) -> Iterator[Path]:
+    """Yield a hidden folder inside ``folder`` (created where missing); its files are moved into it on success.
+
+    A failure leaves the old files as they were. Files named in ``owned`` that were not written anew are removed.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    target = ensure_folder(folder)
+    hidden = None
+    try:
+        hidden = Path(tempfile.mkdtemp(prefix=".vision3d-", dir=target))
+        yield hidden
+        written = sorted(path.name for path in hidden.iterdir())
+        for name in written:
+            (hidden / name).replace(target / name)
+        for name in set(owned).difference(written):  # of an earlier run
+            (target / name).unlink(missing_ok=True)
+    except Vision3DError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{target}: cannot be written ({error.strerror}): choose another folder") from error
+    finally:
+        if hidden is not None:
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 def read_bytes(path: str | os.PathLike[str], error: type[FileFormatError], what: str) -> bytes:

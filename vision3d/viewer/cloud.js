@@ -56,6 +56,10 @@ class CloudViewer {
   }
 
   reset() {
+    if (this.cloud.inside) { // a panorama: the eye turns at the place of its camera
+      Object.assign(this, { target: [0, 0, 0], distance: 0.02 * this.cloud.radius, home: this.cloud.radius, yaw: 0, pitch: 0 });
+      return this.request();
+    }
     // The camera starts where the left camera stood, moved a little to the side so that the depth is seen.
     this.target = [...this.cloud.center];
     // A little behind and beside the camera that took the picture: nothing can stand in the way there.
@@ -127,7 +131,7 @@ class CloudViewer {
     const span = this.distance + 50 * this.cloud.radius;
     gl.uniformMatrix4fv(this.place("view"), false, this.view());
     gl.uniformMatrix4fv(this.place("projection"), false,
-      perspective(0.85, width / height, Math.max(span * 1e-4, this.distance * 0.01), span));
+      perspective(this.cloud.inside ? 1.2 : 0.85, width / height, Math.max(span * 1e-4, this.distance * 0.01), span));
     gl.uniform1f(this.place("size"), this.size * ratio);
     gl.uniform1f(this.place("reach"), this.home);
     gl.drawArrays(gl.POINTS, 0, this.cloud.count);
@@ -139,7 +143,8 @@ class CloudViewer {
   }
 
   pan(dx, dy) {
-    const step = this.distance * 0.9 / Math.max(1, Math.min(this.canvas.clientWidth, this.canvas.clientHeight));
+    const reach = this.cloud.inside ? Math.max(this.distance, 0.3 * this.cloud.radius) : this.distance;
+    const step = reach * 0.9 / Math.max(1, Math.min(this.canvas.clientWidth, this.canvas.clientHeight));
     this.view();
     for (let i = 0; i < 3; i++)
       this.target[i] -= (this.axes.right[i] * dx + this.axes.down[i] * dy) * step;

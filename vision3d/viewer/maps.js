@@ -10,7 +10,8 @@ class MapViewer {
     this.height = canvas.height = maps.height;
     this.tables = Object.fromEntries(
       Object.entries(data.colors).map(([name, text]) => [name, decode(text, Uint8Array)]));
-    this.disparity = this.unpack(maps.disparity);
+    this.disparity = maps.disparity ? this.unpack(maps.disparity) : null;
+    this.distance = maps.distance ? this.unpack(maps.distance) : null; // of panoramas
     this.truth = maps.truth ? this.unpack(maps.truth) : null;
     this.confidence = maps.confidence ? decode(maps.confidence, Uint8Array) : null;
     this.occlusion = maps.occlusion ? decode(maps.occlusion, Uint8Array) : null;
@@ -33,7 +34,9 @@ class MapViewer {
   // The maps there are: name, what it shows, colour table, range and unit.
   kinds() {
     const [low, high] = this.data.maps.range;
-    const kinds = [{ name: "disparity", value: (i) => this.disparity[i], table: "turbo", low, high, unit: "px" }];
+    const kinds = this.distance
+      ? [{ name: "distance", value: (i) => this.distance[i], table: "turbo", low, high, unit: "m" }]
+      : [{ name: "disparity", value: (i) => this.disparity[i], table: "turbo", low, high, unit: "px" }];
     if (this.data.rig) {
       const depths = [];
       for (let i = 0; i < this.disparity.length; i += 97) {
@@ -105,7 +108,9 @@ class MapViewer {
     const i = row * this.width + column, step = this.data.maps.step;
     const show = (value, digits, unit) => Number.isFinite(value) ? `${value.toFixed(digits)} ${unit}` : "unknown";
     const half = Math.floor(step / 2);
-    const parts = [["pixel", `${column * step + half}, ${row * step + half}`], ["disparity", show(this.disparity[i], 2, "px")]];
+    const parts = [["pixel", `${column * step + half}, ${row * step + half}`]];
+    if (this.distance) parts.push(["distance", show(this.distance[i], 3, "m")]);
+    if (this.disparity) parts.push(["disparity", show(this.disparity[i], 2, "px")]);
     if (this.data.rig) parts.push(["depth", show(this.depth(this.disparity[i]), 3, "m")]);
     if (this.confidence) parts.push(["confidence", (this.confidence[i] / 255).toFixed(2)]);
     if (this.occlusion) parts.push(["occluded", this.occlusion[i] ? "yes" : "no"]);

@@ -52,14 +52,14 @@ def write_view(
     payload = {
         "title": _title(result),
         "report": {**result.report(), **_titled(figures or {})},
-        "colors": {name: _base64(color_table(name)) for name in ("turbo", "inferno", "viridis")},
-        "images": {"left": _jpeg(result.image), "right": _jpeg(result.right)},
+        "colors": table_payload(),
+        "images": {"left": jpeg(result.image), "right": jpeg(result.right)},
         "size": [result.disparity.shape[1], result.disparity.shape[0]],
         "maps": _maps(result, truth, max_display),
         "rig": None if rig is None else {"fx": rig.left.fx, "baseline": rig.baseline, "doffs": rig.doffs, "unit": "m"},
         "cloud": cloud_payload(_display_cloud(result), metric=rig is not None),
     }
-    _write(path, payload)
+    write_page(path, payload)
 
 
 def _titled(figures: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def write_cloud_view(path: str | os.PathLike[str], cloud: PointCloud, title: str
         OutputError: the file cannot be written.
     """
     report = {"points": len(cloud), "warnings": []}
-    _write(path, {"title": title, "report": report, "colors": {}, "maps": {}, "cloud": cloud_payload(cloud)})
+    write_page(path, {"title": title, "report": report, "colors": {}, "maps": {}, "cloud": cloud_payload(cloud)})
 
 
 def cloud_payload(cloud: PointCloud, max_points: int = MAX_POINTS, metric: bool = True) -> dict[str, Any] | None:
@@ -142,7 +142,7 @@ def _nominal_depth(result: StereoResult) -> dict[str, Any]:
 
 def _maps(result: StereoResult, truth: np.ndarray | None, max_display: float | None) -> dict[str, Any]:
     height, width = result.disparity.shape
-    step = max(1, int(np.ceil(np.sqrt(height * width / MAX_MAP_PIXELS))))
+    step = map_step(height, width)
 
     def thinned(values: np.ndarray) -> np.ndarray:
         return values[step // 2 :: step, step // 2 :: step] if min(height, width) > step else values
@@ -154,10 +154,10 @@ def _maps(result: StereoResult, truth: np.ndarray | None, max_display: float | N
         "height": disparity.shape[0],
         "step": step,
         "range": [low, high if max_display is None else max_display],
-        "disparity": _quantized(disparity),
+        "disparity": quantized(disparity),
     }
     if truth is not None:
-        content["truth"] = _quantized(thinned(truth))
+        content["truth"] = quantized(thinned(truth))
     if result.confidence is not None:
         content["confidence"] = _base64(np.round(np.clip(thinned(result.confidence), 0, 1) * 255).astype(np.uint8))
     if result.occlusion is not None:
@@ -167,7 +167,17 @@ def _maps(result: StereoResult, truth: np.ndarray | None, max_display: float | N
     return content
 
 
-def _quantized(values: np.ndarray) -> dict[str, Any]:
+def map_step(height: int, width: int) -> int:
+    """Every how manieth row and column of a map the page holds."""
+    return max(1, int(np.ceil(np.sqrt(height * width / MAX_MAP_PIXELS))))
+
+
+def table_payload() -> dict[str, str]:
+    """The colour tables of the maps."""
+    return {name: _base64(color_table(name)) for name in ("turbo", "inferno", "viridis")}
+
+
+def quantized(values: np.ndarray) -> dict[str, Any]:
     """16-bit codes with ``value = low + code * step``; 65535 is unknown."""
     finite = np.isfinite(values)
     low = float(values[finite].min()) if finite.any() else 0.0
@@ -178,7 +188,8 @@ def _quantized(values: np.ndarray) -> dict[str, Any]:
     return {"low": low, "step": step, "data": _base64(codes)}
 
 
-def _jpeg(image: np.ndarray, longest: int = 1600) -> str:
+def jpeg(image: np.ndarray, longest: int = 1600) -> str:
+    """A picture [H, W, 3] uint8 as the address of an embedded JPEG, reduced to ``longest`` pixels a side."""
     factor = longest / max(image.shape[:2])
     if factor < 1:
         size = (max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor)))
@@ -196,7 +207,12 @@ def _title(result: StereoResult) -> str:
     return os.path.basename(left) if left else "stereo result"
 
 
-def _write(path: str | os.PathLike[str], payload: dict[str, Any]) -> None:
+def write_page(path: str | os.PathLike[str], payload: dict[str, Any]) -> None:
+    """Fill the template with the data.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
     from vision3d.io.files import atomic_write
 
     folder = files("vision3d.viewer")

@@ -95,6 +95,7 @@ function showFigures(report) {
   add("disparity", range(report.disparity));
   add("valid pixels", report.disparity ? `${report.disparity.valid_percent} %` : null);
   add("depth", range(report.depth));
+  add("mesh level", report.mesh_level);
   add("mean confidence", report.confidence_mean);
   add("occluded", typeof report.occluded_percent === "number" ? `${report.occluded_percent} %` : null);
   const rig = report.calibration;
@@ -124,7 +125,12 @@ function start() {
     return;
   }
   element("left").src = data.images.left;
-  element("right").src = data.images.right;
+  if (data.images.right) element("right").src = data.images.right;
+  else { // a panorama
+    element("right").closest("figure").hidden = true;
+    element("pair-panel").querySelector("h2").textContent = element("left").alt = "Panorama";
+    element("left").nextElementSibling.textContent = "";
+  }
   showMaps(data);
 }
 
