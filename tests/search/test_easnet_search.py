@@ -132,6 +132,8 @@ def test_an_unreachable_latency_tells_the_fastest(folder: Path, tmp_path: Path) 
     least = table.predict(table.fastest())
     with pytest.raises(InputError, match=rf"at most 1 ms .*the fastest takes {least:.4g} ms"):
         Session(options(folder, tmp_path, latency_ms=1.0))
+    with pytest.raises(InputError, match="needs a limit"):
+        search_easnet(options(folder, tmp_path))
     macs = LatencyTable.of_macs(*SIZE)
     with pytest.raises(InputError, match=f"{macs.predict(smallest_setting()):.4g} GMAC"):
         Session(options(folder, tmp_path, gmac=0.1, table=None))

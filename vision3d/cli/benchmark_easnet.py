@@ -55,7 +55,7 @@ def add_easnet(kinds: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build or load the table, check it, and print what was found."""
     from vision3d.benchmark.easnet import LatencyTable
-    from vision3d.benchmark.easnet_timing import build_checked_table, check_table
+    from vision3d.benchmark.easnet_timing import TableCheck, build_checked_table, check_table
     from vision3d.errors import InputError
 
     def tell(text: str) -> None:
@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.build_table and arguments.out is None:
         raise InputError("--build-table needs --out FILE, where the table is written")
     wanted = conditions(arguments)
+    check: TableCheck | None
     if arguments.build_table:
         table, check = build_checked_table(wanted, arguments.check, arguments.seed, arguments.repeats, progress=tell)
         table.save(arguments.out)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vision3d.benchmark.easnet_timing import describe_device, measure_settings
+from vision3d.errors import InputError
 from vision3d.io.files import atomic_write
 from vision3d.models.stereo.easnet import NAMED_SETTINGS, EASNet, Setting, count_macs, count_parameters
 from vision3d.search.evolution import Evolution, evolve
@@ -38,12 +39,12 @@ def search_easnet(options: SearchOptions, progress: Progress | None = None) -> d
     Raises:
         Vision3DError: see :class:`~vision3d.search.session.Session`; a limit that no sub-network keeps among others.
     """
+    if options.latency_ms is None and options.gmac is None:
+        raise InputError("a search needs a limit: latency_ms or gmac")
     session = Session(options, progress)
-    measured = session.sample_feasible(options.samples, options.seed)
     predictor = None
-    if options.rank in ("predictor", "measured"):
-        session.measure(measured, "sample")
     if options.rank == "predictor":
+        session.measure(session.sample_feasible(options.samples, options.seed), "sample")
         settings, errors = session.measurements.finite()
         predictor = fit_predictor(settings, errors, options.seed)
         session.tell(f"predictor: held-out error {predictor.held_out_error:.3f} px from {len(settings)} networks")

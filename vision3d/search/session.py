@@ -106,10 +106,11 @@ class Session:
                 f"takes {self.table.predict(fastest):.4g} {self.table.unit}: raise the limit, or use smaller images"
             )
         self.fastest = fastest
-        self.supernet = self._open_supernet()
-        validation, self.calibration = self._read_pairs()
-        self.views = [(batch.left, batch.right) for batch in self.calibration]
         device = options.eval_device or options.conditions.device
+        self.supernet = self._open_supernet().to(device)
+        validation, calibration = self._read_pairs()
+        self.calibration = [_moved(batch, device) for batch in calibration]
+        self.views = [(batch.left, batch.right) for batch in self.calibration]
         self.meter = AccuracyMeter(self.supernet, validation, self.views, device)
         self.measurements = Measurements.open(self.out / "measurements.json", self._conditions())
 
@@ -208,6 +209,11 @@ class Session:
     def drift_indicator(self) -> DriftIndicator:
         """I2."""
         return DriftIndicator(self.supernet, self.views[:DRIFT_BATCHES])
+
+
+def _moved(batch: StereoBatch, device: str) -> StereoBatch:
+    """The images and the truth of a batch on a device."""
+    return StereoBatch(batch.left.to(device), batch.right.to(device), batch.disparity.to(device), batch.scenes)
 
 
 def sample_distinct(number: int, rng: random.Random, space: SearchSpace) -> list[Setting]:
