@@ -34,15 +34,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument(
         "--task",
-        choices=["stereo", "normals"],
-        default="stereo",
-        help="normals: angles on sets with true normals (irs, pool, synthetic_rooms), beside two baselines",
+        choices=["stereo", "normals", "panorama"],
+        help="normals: angles on sets with true normals (irs, pool, synthetic_rooms), beside two baselines; panorama: "
+        "distances (default for sets of panoramas)",
     )
     parser.add_argument(
         "--model",
-        default="covonet",
         metavar="NAME",
-        help="a network, e.g. fadnetpp_slight or NAME.TAG (default: covonet)",
+        help="a network, e.g. fadnetpp_slight or NAME.TAG (default: covonet; of panoramas: spheredepth_tiny)",
     )
     parser.add_argument("--weights", metavar="PATH", help="a checkpoint; otherwise the shipped weights")
     parser.add_argument(
@@ -66,6 +65,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--search", type=positive, metavar="PX", help="search range of the baseline (default 192)")
     parser.add_argument("--confidence", action="store_true", help="also judge the confidence (twice the time)")
+    parser.add_argument("--height", type=positive, metavar="ROWS", help="of the network's images, of panoramas only")
+    parser.add_argument(
+        "--alignment",
+        choices=["none", "median"],
+        default="none",
+        help="of panoramas: median scales each answer so that its median is that of the truth",
+    )
     parser.add_argument("--scale", type=scale, default=1.0, help="resize the images by this factor first, or auto")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: CUDA where there is one)")
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="also write a page with pictures and curves")
@@ -103,8 +109,15 @@ def reader_options(pairs: list[str]) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, then print the table or the JSON object."""
+    from vision3d.errors import InputError
     from vision3d.io.files import atomic_write
 
+    if _is_panorama(arguments):
+        from vision3d.cli.evaluate_panorama import run_panorama
+
+        return run_panorama(arguments, reader_options(arguments.option))
+    if arguments.height or arguments.alignment != "none":
+        raise InputError("--height and --alignment belong to panoramas: leave them out")
     if arguments.task == "normals":
         from vision3d.cli.evaluate_normals import run_normals
 
@@ -141,6 +154,15 @@ def run(arguments: argparse.Namespace) -> int:
     if "headline" in report:
         _print_headline(report)
     return 0
+
+
+def _is_panorama(arguments: argparse.Namespace) -> bool:
+    """Whether panoramas are to be measured: as asked for, else by the data set."""
+    from vision3d.datasets.registry import find_dataset
+
+    if arguments.task is not None or arguments.dataset == "folder":
+        return bool(arguments.task == "panorama")
+    return find_dataset(arguments.dataset).task == "panorama"
 
 
 def _gallery(arguments: argparse.Namespace) -> Any:

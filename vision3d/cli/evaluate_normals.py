@@ -29,6 +29,7 @@ def run_normals(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     from vision3d.errors import InputError
     from vision3d.evaluation.normals import evaluate_normals
     from vision3d.io.files import atomic_write
+    from vision3d.pipelines import DEFAULT_STEREO_MODEL
 
     for name in _WITHOUT:
         if getattr(arguments, name):
@@ -38,7 +39,7 @@ def run_normals(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     messages = console(stderr=True)
     with messages.status("loading") as status:
         report = evaluate_normals(
-            arguments.model,
+            arguments.model or DEFAULT_STEREO_MODEL,
             arguments.dataset,
             arguments.root,
             split=arguments.split,
