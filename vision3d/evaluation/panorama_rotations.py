@@ -179,13 +179,11 @@ def rotation_table(rows: Sequence[RotationRow], steps: Mapping[str, float]) -> s
     count = rows[0].panoramas if rows else 0
     lines += [
         "",
-        *(f"{name}: step at the seam {step:.2f} (1: as between other columns)." for name, step in steps.items()),
-    ]
-    lines += [
+        "Step at the seam (1: as between other columns): " + ", ".join(f"{n} {s:.2f}" for n, s in steps.items()) + ".",
         "",
-        f"Means over {count} panoramas, each pixel by its solid angle. Change: relative difference of the answer, rotated "
-        "back, from that of the unrotated panorama; poles and seam: places that lie there in one of the two. Resampling "
-        "alone: the change when the panorama is rotated forth and back before it is predicted.",
+        f"Means over {count} panoramas, each pixel by its solid angle. Change: relative difference of the answer, "
+        "rotated back, from that of the unrotated panorama; poles and seam: places that lie there in one of the two. "
+        "Resampling alone: the change when the panorama is rotated forth and back before it is predicted.",
     ]
     return "\n".join(lines) + "\n"
 

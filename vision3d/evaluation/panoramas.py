@@ -75,7 +75,9 @@ def evaluate_panoramas(
     chosen = split or DEFAULT_SPLITS.get(dataset, "all")
     data, indices = open_panoramas(dataset, root, chosen, options, exclude, limit)
     network, name, home = load_panorama_model(model, weights, device)
-    rows, skipped, depths = [], [], []
+    rows: list[dict[str, Any]] = []
+    skipped: list[dict[str, str]] = []
+    depths: list[np.ndarray | None] = []
     for number, index in enumerate(indices):
         if progress is not None:
             progress(number, len(indices), data.scenes[index])
