@@ -13,6 +13,8 @@ from vision3d.types import Camera
 
 _UNIT = 0.01  # the voxels' edge inside Open3D, so that the unit of the world does not matter
 _TRUNCATION = 4.0  # voxels
+_BLOCK, _BLOCKS = 16, 2000  # voxels along a block's edge, blocks to begin with (more are made when needed)
+_LEAST_WEIGHT = 1.0  # views that a voxel was seen by
 
 
 def fuse_tsdf(views: Iterable[tuple[np.ndarray, Camera, np.ndarray]], voxel_size: float) -> Any:
@@ -34,27 +36,30 @@ def fuse_tsdf(views: Iterable[tuple[np.ndarray, Camera, np.ndarray]], voxel_size
         raise MissingExtraError("open3d", "3d", "a mesh") from error
     if not (np.isfinite(voxel_size) and voxel_size > 0):
         raise InputError(f"the voxel size must be a positive number, got {voxel_size}")
-    integration, geometry = open3d.pipelines.integration, open3d.geometry
-    as_image: Any = geometry.Image
-    volume = integration.ScalableTSDFVolume(_UNIT, _TRUNCATION * _UNIT, integration.TSDFVolumeColorType.RGB8)
-    scale = _UNIT / voxel_size
+    core: Any = open3d.core
+    unit = _UNIT / voxel_size
+    number = core.float32
+    # Positional: the names of these arguments have changed between versions.
+    grid = open3d.t.geometry.VoxelBlockGrid(
+        ("tsdf", "weight", "color"), (number, number, number), ((1,), (1,), (3,)), _UNIT, _BLOCK, _BLOCKS
+    )
+    empty = True
     for depth, camera, image in views:
-        usable = np.where(np.isfinite(depth), depth * scale, 0).astype(np.float32)
+        usable = np.where(np.isfinite(depth), depth * unit, 0).astype(np.float32)
         if not usable.any():
             continue
-        picture = geometry.RGBDImage.create_from_color_and_depth(
-            as_image(np.ascontiguousarray(image)),
-            as_image(usable),
-            depth_scale=1.0,
-            depth_trunc=float(usable.max()) + 1.0,
-            convert_rgb_to_intensity=False,
-        )
-        height, width = depth.shape
-        lens = open3d.camera.PinholeCameraIntrinsic(width, height, camera.fx, camera.fy, camera.cx, camera.cy)
         pose = camera.world_to_camera.copy()
-        pose[:3, 3] *= scale
-        volume.integrate(picture, lens, pose)
-    mesh = volume.extract_triangle_mesh()
-    mesh.scale(1 / scale, center=np.zeros(3))
+        pose[:3, 3] *= unit
+        lens, motion = core.Tensor(camera.intrinsics), core.Tensor(pose)
+        distances = open3d.t.geometry.Image(core.Tensor(usable[..., None]))
+        colors = open3d.t.geometry.Image(core.Tensor(np.ascontiguousarray(image, dtype=np.float32) / 255))
+        farthest = float(usable.max()) + 1.0
+        blocks = grid.compute_unique_block_coordinates(distances, lens, motion, 1.0, farthest, _TRUNCATION)
+        grid.integrate(blocks, distances, colors, lens, lens, motion, 1.0, farthest, _TRUNCATION)
+        empty = False
+    if empty:
+        return open3d.geometry.TriangleMesh()
+    mesh = grid.extract_triangle_mesh(_LEAST_WEIGHT).to_legacy()
+    mesh.scale(1 / unit, center=np.zeros(3))
     mesh.compute_vertex_normals()
     return mesh
