@@ -20,7 +20,7 @@ from torch import nn
 from vision3d import inference
 from vision3d.checks import describe_input
 from vision3d.datasets.depth_units import unit_warning
-from vision3d.errors import InputError
+from vision3d.errors import InputError, check_options
 from vision3d.geometry.panorama_mesh import faces_to_panorama, level_of, panorama_to_faces
 from vision3d.geometry.panorama_surface import resize_panorama_depth
 from vision3d.panorama_checks import CheckedPanorama, check_panorama_image
