@@ -12,10 +12,9 @@ from vision3d.geometry.panorama import panorama_rays
 from vision3d.types import DepthOutput, PanoramaSample
 
 
-def box_panorama(
-    height: int = 32, scene: str = "box", half: tuple[float, float, float] = (2, 1.5, 3)
-) -> PanoramaSample:
-    """The inside of a box with coloured walls and exact distances."""
+def box_panorama(height: int = 32, scene: str = "box") -> PanoramaSample:
+    """The inside of a box of 4 x 3 x 6 m with coloured walls and exact distances."""
+    half = (2, 1.5, 3)
     rays = panorama_rays(height)
     reach = np.array(half) / np.maximum(np.abs(rays), 1e-9)
     depth = reach.min(axis=-1)

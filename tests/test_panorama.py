@@ -37,7 +37,7 @@ def sphere() -> SphereDepth:
 
 def test_depth_is_that_of_the_network_at_the_size_of_the_picture() -> None:
     result = predict_panorama(BOX, RedIsDepth(), height=64)
-    np.testing.assert_allclose(result.depth, 1 + 4 * BOX[..., 0] / 255, rtol=1e-5)
+    np.testing.assert_allclose(result.depth, 1 + 4 * (BOX[..., 0] / 255), rtol=1e-5)
     assert result.faces is None
     assert result.warnings == []
 
@@ -76,7 +76,7 @@ def test_missing_caps_are_unknown() -> None:
     assert result.depth.shape == (64, 128)
     assert np.isnan(result.depth[:16]).all()
     assert np.isnan(result.depth[48:]).all()
-    np.testing.assert_allclose(result.depth[16:48], 1 + 4 * BOX[16:48, :, 0] / 255, rtol=1e-5)
+    np.testing.assert_allclose(result.depth[16:48], 1 + 4 * (BOX[16:48, :, 0] / 255), rtol=1e-5)
     assert any("without its caps" in text for text in result.warnings)
 
 

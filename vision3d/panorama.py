@@ -67,6 +67,7 @@ def load_panorama_model(
         raise InputError(f"{chosen} is no network for panoramas: choose one of 'vision3d models --task panorama'")
     if not settings:
         return load_stereo_model(chosen, weights, device)
+    check_options(chosen, find_model(chosen.partition(".")[0]).build, settings)
     home = inference.choose_device(device)
     source: Any = True if weights is None and "." not in chosen else weights if weights is not None else False
     return create_model(chosen, pretrained=source, **settings).to(home), chosen, home
