@@ -37,10 +37,11 @@ def fuse_tsdf(views: Iterable[tuple[np.ndarray, Camera, np.ndarray]], voxel_size
     if not (np.isfinite(voxel_size) and voxel_size > 0):
         raise InputError(f"the voxel size must be a positive number, got {voxel_size}")
     core: Any = open3d.core
+    make_grid: Any = open3d.t.geometry.VoxelBlockGrid
     unit = _UNIT / voxel_size
     number = core.float32
     # Positional: the names of these arguments have changed between versions.
-    grid = open3d.t.geometry.VoxelBlockGrid(
+    grid = make_grid(
         ("tsdf", "weight", "color"), (number, number, number), ((1,), (1,), (3,)), _UNIT, _BLOCK, _BLOCKS
     )
     empty = True
