@@ -13,6 +13,7 @@ from vision3d.benchmark.ops import PROTOCOL, Row, measure_ops
 from vision3d.cli.benchmark_comm import add_comm
 from vision3d.cli.benchmark_data import add_data
 from vision3d.cli.benchmark_easnet import add_easnet
+from vision3d.cli.benchmark_range import add_range
 from vision3d.cli.benchmark_rotation import add_rotation
 from vision3d.cli.output import console, to_json
 from vision3d.errors import InputError
@@ -33,6 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add_data(kinds)
     add_easnet(kinds)
     add_comm(kinds)
+    add_range(kinds)
     add_rotation(kinds)
 
 
