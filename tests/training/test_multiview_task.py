@@ -213,7 +213,7 @@ def test_shipped_recipes_read_their_data(name: str, tmp_path: Path, pool: Path) 
         write_multiview_tree(kind, tmp_path / "set", 7)
         root = tmp_path / "set"
     elif name == "dtu":
-        write_dtu_training(tmp_path / "set", count=5)
+        write_dtu_training(tmp_path / "set", count=5, depths="low")
         root = tmp_path / "set"
     source = replace(config.data.train[0], root=str(root))
     data = MultiViewTraining(open_sources([source]), config.data, 0)
