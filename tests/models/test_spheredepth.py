@@ -195,7 +195,7 @@ def test_export_to_onnx(name: str, tmp_path: Path) -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            options = {"level": 4, "width": 8} if name == "spheredepth_tiny" else {"width": 8}
+            options = {"level": 4, "width": 4} if name == "spheredepth_tiny" else {"width": 2}
             self.model = awake(create_model(name, **options))
 
         def forward(self, image: torch.Tensor) -> torch.Tensor:
@@ -205,7 +205,8 @@ def test_export_to_onnx(name: str, tmp_path: Path) -> None:
     network, image = Plain().eval(), panorama(1, 32)
     with torch.no_grad():
         expected = network(image).numpy()
-    torch.onnx.export(network, (image,), tmp_path / "network.onnx", dynamo=True, verbose=False)
+    target = tmp_path / "network.onnx"
+    torch.onnx.export(network, (image,), target, dynamo=True, verbose=False, optimize=False)  # three times as fast
     session = onnxruntime.InferenceSession(str(tmp_path / "network.onnx"), providers=["CPUExecutionProvider"])
     (answer,) = session.run(None, {session.get_inputs()[0].name: image.numpy()})
     np.testing.assert_allclose(answer, expected, atol=1e-3)
