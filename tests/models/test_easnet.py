@@ -26,6 +26,7 @@ from vision3d.models.stereo.easnet import (
 from vision3d.ops import warp_by_disparity
 from vision3d.training.losses import create_loss
 from vision3d.types import StereoBatch
+from vision3d.zoo import create_model
 
 SMALL = {"ks": 3, "e": 2, "d": 2, "s": 2}
 MIXED = {
@@ -413,3 +414,18 @@ def test_onnx_export_equals_the_network(supernet: EASNetSupernet, tmp_path: Path
     with torch.no_grad():
         expected = network(*other).disparity
     assert float((torch.from_numpy(found) - expected).abs().max()) < 1e-2
+
+
+def test_without_refinement_the_answer_is_the_enlarged_third() -> None:
+    torch.manual_seed(0)
+    whole = create_model("easnet_s")
+    coarse = create_model("easnet_s", refine=False)
+    coarse.load_official_state_dict(whole.state_dict())
+    left, right = torch.rand(2, 1, 3, 48, 96)
+    with torch.no_grad():
+        expected, output = whole(left, right), coarse(left, right)
+    assert [tuple(map_.shape[-2:]) for map_ in output.pyramid] == [(48, 96), (16, 32), (8, 16)]
+    for map_, other in zip(output.pyramid[1:], expected.pyramid[2:], strict=True):
+        assert torch.equal(map_, other)
+    enlarged = torch.nn.functional.interpolate(expected.pyramid[2], (48, 96), mode="bilinear") * 3
+    torch.testing.assert_close(output.disparity, enlarged)

@@ -73,3 +73,11 @@ def test_own_weights_must_fit() -> None:
         loss(make(4), batch(torch.zeros(1, 1, 24, 48)))
     with pytest.raises(InputError, match="no training stages"):
         loss(StereoOutput(torch.zeros(1, 1, 2, 2), []), batch(torch.zeros(1, 1, 2, 2)))
+
+
+def test_beyond_its_reach_an_error_hardly_pulls() -> None:
+    output = make(1, value=40.0)
+    loss, _ = create_loss("easnet", reach=8.0)(output, batch(torch.full((1, 1, 24, 48), 10.0)))
+    loss.backward()
+    assert loss.item() == pytest.approx(8 + 0.05 * (29.5 - 8))
+    assert output.stages[0][0].grad.sum().item() == pytest.approx(0.05)  # type: ignore[union-attr]

@@ -135,6 +135,14 @@ def _shared_cross_entropy(scores: Tensor, position: Tensor, valid: Tensor) -> Te
     return (entropy * valid).sum() / valid.sum().clamp(min=1)
 
 
+_FAR_SLOPE = 0.05
+
+
+def _flatten_beyond(errors: Tensor, reach: float) -> Tensor:
+    """Errors whose slope falls to a twentieth beyond ``reach``."""
+    return errors - (1 - _FAR_SLOPE) * (errors - reach).clamp(min=0)
+
+
 class UpsampledSmoothL1:
     """Weighted smooth L1 of every map enlarged to the size of the truth (EASNet, arXiv 2207.09796; AANet).
 
@@ -147,13 +155,19 @@ class UpsampledSmoothL1:
         max_disparity: truth at or above it is left out.
         classification: weight of the cross-entropy of the bin scores of each scale with the truth at its cells'
             centres, shared between the two bins beside it; 0 as published. Short trainings need it.
+        reach: error in pixels beyond which the smooth L1 loss is almost flat; None as published.
     """
 
     def __init__(
-        self, weights: Sequence[float] | None = None, max_disparity: float = 192.0, classification: float = 0.0
+        self,
+        weights: Sequence[float] | None = None,
+        max_disparity: float = 192.0,
+        classification: float = 0.0,
+        reach: float | None = None,
     ) -> None:
         self.weights = None if weights is None else tuple(float(weight) for weight in weights)
         self.max_disparity, self.classification = float(max_disparity), float(classification)
+        self.reach = None if reach is None else float(reach)
 
     def __call__(self, output: StereoOutput, batch: StereoBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the total and the unweighted loss of the finest map. A batch without valid truth gives 0.
@@ -196,15 +210,13 @@ class UpsampledSmoothL1:
             raise InputError(f"the network returned {number} maps but the loss has {len(self.weights)} weights")
         return self.weights
 
-    @staticmethod
-    def _smooth_l1(map_: Tensor, truth: Tensor, valid: Tensor, width: int) -> Tensor:
+    def _smooth_l1(self, map_: Tensor, truth: Tensor, valid: Tensor, width: int) -> Tensor:
         size = (truth.shape[-2], truth.shape[-1])
         resized = F.interpolate(map_.float(), size, mode="bilinear", align_corners=False) * (size[1] / width)
-        errors = torch.where(valid, F.smooth_l1_loss(resized, truth, reduction="none"), torch.zeros_like(truth))
-        return errors.sum() / valid.sum().clamp(min=1)
-
-
-_FAR_SLOPE = 0.05  # slope of CostVolumeLoss beyond its reach
+        errors = F.smooth_l1_loss(resized, truth, reduction="none")
+        if self.reach is not None:
+            errors = _flatten_beyond(errors, self.reach)
+        return torch.where(valid, errors, torch.zeros_like(truth)).sum() / valid.sum().clamp(min=1)
 
 
 class CostVolumeLoss:
@@ -268,8 +280,7 @@ class CostVolumeLoss:
     def _smooth_l1(self, prediction: Tensor, truth: Tensor) -> Tensor:
         valid = self._valid(truth)
         errors = F.smooth_l1_loss(prediction, torch.where(valid, truth, prediction.detach()), reduction="none")
-        beyond = (errors - self.reach).clamp(min=0)
-        return (errors - (1 - _FAR_SLOPE) * beyond).sum() / valid.sum().clamp(min=1)
+        return _flatten_beyond(errors, self.reach).sum() / valid.sum().clamp(min=1)
 
     def _cross_entropy(self, logits: Tensor, truth: Tensor) -> Tensor:
         cell = truth.shape[-1] // logits.shape[-1]

@@ -32,7 +32,7 @@ from vision3d.models.stereo.easnet.settings import (
     published_seed,
     sample_setting,
 )
-from vision3d.ops import correlation_1d, disparity_regression
+from vision3d.ops import correlation_1d, disparity_regression, resize_disparity
 from vision3d.registry import register_model
 from vision3d.types import StereoOutput
 
@@ -47,7 +47,9 @@ class _EASNetBase(nn.Module):
     max_disparity = 192
     bytes_per_pixel = 1200.0  # peak memory of a float32 pass of the small network at 544x960, measured on a CPU: 1181
 
-    def __init__(self, features: nn.Module, scales: int, warp_mode: str, initialization: str) -> None:
+    def __init__(
+        self, features: nn.Module, scales: int, warp_mode: str, initialization: str, refine: bool = True
+    ) -> None:
         super().__init__()
         for name, value, legal in (
             ("warp_mode", warp_mode, WARP_MODES),
@@ -55,7 +57,7 @@ class _EASNetBase(nn.Module):
         ):
             if value not in legal:
                 raise ConfigError(f"{name} must be one of {', '.join(legal)}, got {value!r}")
-        self.warp_mode = warp_mode
+        self.warp_mode, self.refine = warp_mode, refine
         self.normalization: nn.Module = Normalization()
         self.feature_extractor = features
         self.aggregation = AdaptiveAggregation(scales)
@@ -71,8 +73,9 @@ class _EASNetBase(nn.Module):
 
         Returns:
             ``disparity`` [B, 1, H, W]; ``pyramid``: S + 2 maps for S scales, of 1/1, 1/2, 1/3, 1/6 ... of the size,
-            each in pixels of its own width; in training mode ``stages``: one list of the same maps, finest first, in
-            pixels of the input, and in ``auxiliary`` the scores of the bins, ``scores0`` the finest.
+            each in pixels of its own width (none of 1/2 without refinement); in training mode ``stages``: one list of
+            the same maps, finest first, in pixels of the input, and in ``auxiliary`` the scores of the bins,
+            ``scores0`` the finest.
 
         Raises:
             InputError: shapes that do not fit.
@@ -83,9 +86,12 @@ class _EASNetBase(nn.Module):
         left, right = self.normalization(left), self.normalization(right)
         scores = self.aggregation(self._volumes(left, right))
         maps = [disparity_regression(score) for score in scores]
-        halves = [F.interpolate(v, scale_factor=0.5, mode="bilinear", align_corners=False) for v in (left, right)]
-        for refine, views in zip(self.refinement, (halves, [left, right]), strict=True):
-            maps.insert(0, refine(maps[0], *views))
+        if self.refine:
+            halves = [F.interpolate(v, scale_factor=0.5, mode="bilinear", align_corners=False) for v in (left, right)]
+            for refine, views in zip(self.refinement, (halves, [left, right]), strict=True):
+                maps.insert(0, refine(maps[0], *views))
+        else:
+            maps.insert(0, resize_disparity(maps[0], (left.shape[-2], left.shape[-1])))
         output = StereoOutput(disparity=maps[0], pyramid=maps)
         if self.training:
             width = left.shape[-1]
@@ -134,6 +140,7 @@ class EASNet(_EASNetBase):
         warp_mode: "official" (public weights) or "exact" (samples at x - d; for training anew).
         initialization: "correlation" (scores start as the plain correlation of random features, offsets and residuals
             at 0) or "published" (all weights drawn as in the authors' code).
+        refine: False leaves both refinement steps out (their weights stay): the answer is the enlarged map of 1/3.
 
     Raises:
         ConfigError: an illegal option or setting.
@@ -145,9 +152,10 @@ class EASNet(_EASNetBase):
         *,
         warp_mode: str = "official",
         initialization: str = "correlation",
+        refine: bool = True,
     ) -> None:
         checked = largest_setting() if setting is None else parse_setting(setting)
-        super().__init__(FeaturePyramid(checked), checked.scales, warp_mode, initialization)
+        super().__init__(FeaturePyramid(checked), checked.scales, warp_mode, initialization, refine)
         self.setting = checked
         self._takes_any_setting = setting is None
         self._freeze_dead_heads()
@@ -205,7 +213,7 @@ class EASNetSupernet(_EASNetBase):
 
     Args:
         search_space: the legal settings; matrices of the kernels exist unless the only kernel size is 7.
-        warp_mode, initialization: as for :class:`EASNet`.
+        warp_mode, initialization, refine: as for :class:`EASNet`.
 
     Raises:
         ConfigError: an illegal option.
@@ -217,12 +225,13 @@ class EASNetSupernet(_EASNetBase):
         *,
         warp_mode: str = "official",
         initialization: str = "correlation",
+        refine: bool = True,
     ) -> None:
         if not isinstance(search_space, SearchSpace):
             raise ConfigError(f"search_space must be a SearchSpace, got {type(search_space).__name__}")
         setting = largest_setting(search_space)
         transformed = search_space.kernels[0] < 7
-        super().__init__(DynamicFeaturePyramid(setting, transformed), STAGES, warp_mode, initialization)
+        super().__init__(DynamicFeaturePyramid(setting, transformed), STAGES, warp_mode, initialization, refine)
         self.search_space = search_space
 
     @property
@@ -263,7 +272,7 @@ class EASNetSupernet(_EASNetBase):
         """
         checked = self.setting if setting is None else parse_setting(setting, self.search_space)
         example = next(self.parameters())
-        network = EASNet(checked, warp_mode=self.warp_mode).to(example.device, example.dtype)
+        network = EASNet(checked, warp_mode=self.warp_mode, refine=self.refine).to(example.device, example.dtype)
         self.feature_extractor.export_to(network.feature_extractor, checked)  # type: ignore[operator]
         own = self.aggregation.state_dict()
         network.aggregation.load_state_dict({name: own[name] for name in network.aggregation.state_dict()})
@@ -312,18 +321,18 @@ def easnet(**options: object) -> EASNet:
 
 
 @register_model(task="stereo", family="easnet")
-def easnet_s(*, warp_mode: str = "official", initialization: str = "correlation") -> EASNet:
-    """The small EASNet (``NAMED_SETTINGS``)."""
-    return EASNet(NAMED_SETTINGS["easnet_s"], warp_mode=warp_mode, initialization=initialization)
+def easnet_s(**options: object) -> EASNet:
+    """The small EASNet (``NAMED_SETTINGS``). Options: :class:`EASNet`, without the setting."""
+    return EASNet(NAMED_SETTINGS["easnet_s"], **options)  # type: ignore[arg-type]
 
 
 @register_model(task="stereo", family="easnet")
-def easnet_m(*, warp_mode: str = "official", initialization: str = "correlation") -> EASNet:
-    """The medium EASNet (``NAMED_SETTINGS``)."""
-    return EASNet(NAMED_SETTINGS["easnet_m"], warp_mode=warp_mode, initialization=initialization)
+def easnet_m(**options: object) -> EASNet:
+    """The medium EASNet (``NAMED_SETTINGS``). Options: :class:`EASNet`, without the setting."""
+    return EASNet(NAMED_SETTINGS["easnet_m"], **options)  # type: ignore[arg-type]
 
 
 @register_model(task="stereo", family="easnet")
-def easnet_l(*, warp_mode: str = "official", initialization: str = "correlation") -> EASNet:
-    """The large EASNet (``NAMED_SETTINGS``)."""
-    return EASNet(NAMED_SETTINGS["easnet_l"], warp_mode=warp_mode, initialization=initialization)
+def easnet_l(**options: object) -> EASNet:
+    """The large EASNet (``NAMED_SETTINGS``). Options: :class:`EASNet`, without the setting."""
+    return EASNet(NAMED_SETTINGS["easnet_l"], **options)  # type: ignore[arg-type]
