@@ -131,7 +131,7 @@ def test_intrinsics_follow_the_network(tmp_path: Path) -> None:
     assert vision3d.models.mvs.dispmvs.DispMVS.half_pixel_intrinsics is False  # type: ignore[attr-defined]
 
 
-def test_mesh(tmp_path: Path) -> None:
+def test_mesh(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     open3d = pytest.importorskip("open3d")
     views = write_multiview_tree("mvsnet_folder", tmp_path / "scan")
     result = predict_mvs(
@@ -139,9 +139,11 @@ def test_mesh(tmp_path: Path) -> None:
     )
     mesh = open3d.io.read_triangle_mesh(str(result.mesh_path))
     vertices = np.asarray(mesh.vertices)
+    assert 0.2 < np.asarray(mesh.vertex_colors).mean() < 0.8
     assert len(mesh.triangles) > 1000
     assert np.percentile(surface_distance(vertices), 90) < 0.02
     assert not (tmp_path / "out/pictures/00000000_depth.png").exists()
+    assert capfd.readouterr().out == ""
 
 
 def test_nothing_certain_gives_an_empty_cloud(tmp_path: Path) -> None:
@@ -174,6 +176,7 @@ def test_two_views_are_enough_and_one_is_not(tmp_path: Path) -> None:
     views = write_multiview_tree("mvsnet_folder", tmp_path / "two", 2)
     result = predict_mvs(tmp_path / "two", KnownDepth(views), tmp_path / "out")  # the default rule wants 3 sources
     assert result.points > 1000
+    assert result.warnings == ["2 view(s) have fewer than 3 source views: all of them must confirm a depth"]
     write_posed_images(tmp_path / "one", "json", 1)
     with pytest.raises(InputError, match="two or more"):
         predict_mvs(tmp_path / "one", KnownDepth(views), tmp_path / "out1")

@@ -41,9 +41,7 @@ def fuse_tsdf(views: Iterable[tuple[np.ndarray, Camera, np.ndarray]], voxel_size
     unit = _UNIT / voxel_size
     number = core.float32
     # Positional: the names of these arguments have changed between versions.
-    grid = make_grid(
-        ("tsdf", "weight", "color"), (number, number, number), ((1,), (1,), (3,)), _UNIT, _BLOCK, _BLOCKS
-    )
+    grid = make_grid(("tsdf", "weight", "color"), (number, number, number), ((1,), (1,), (3,)), _UNIT, _BLOCK, _BLOCKS)
     empty = True
     for depth, camera, image in views:
         usable = np.where(np.isfinite(depth), depth * unit, 0).astype(np.float32)
@@ -62,5 +60,6 @@ def fuse_tsdf(views: Iterable[tuple[np.ndarray, Camera, np.ndarray]], voxel_size
         return open3d.geometry.TriangleMesh()
     mesh = grid.extract_triangle_mesh(_LEAST_WEIGHT).to_legacy()
     mesh.scale(1 / unit, center=np.zeros(3))
+    mesh.vertex_colors = open3d.utility.Vector3dVector(np.clip(np.asarray(mesh.vertex_colors), 0, 1))
     mesh.compute_vertex_normals()
     return mesh

@@ -170,6 +170,7 @@ def predict_mvs(
         "weights": weights_digest(network),
         "views": views,
         "size": list(scene.size),
+        "iterations": list(getattr(network, "iterations", ())),
         "scene": scene_digest(scene),
     }
     store = Store(Path(out), facts, overwrite)
@@ -179,7 +180,7 @@ def predict_mvs(
     result = MultiViewResult(
         store.folder, scene, store, scene.references, store.folder / "cloud.ply", model=name, settings=settings
     )
-    result.reused, result.warnings = len(scene.references) - done, list(scene.warnings)
+    result.reused, result.warnings = len(scene.references) - done, scene.warnings + _few_sources(scene, settings)
     result.points = write_ply_stream(result.cloud_path, _clouds(result, tell, pictures))
     if result.points == 0:
         result.warnings.append(
@@ -190,6 +191,16 @@ def predict_mvs(
     store.save_lists(scene, result.views)
     result.seconds = passes, time.perf_counter() - start
     return result
+
+
+def _few_sources(scene: Scene, settings: FilterSettings) -> list[str]:
+    """A warning about views that have fewer sources than the filter wants."""
+    wanted = settings.rule.min_views
+    few = [number for number in scene.references if len(scene.sources(number)) < wanted]
+    if not few:
+        return []
+    what = "none of their depths is kept" if settings.sources is None else "all of them must confirm a depth"
+    return [f"{len(few)} view(s) have fewer than {wanted} source views: {what}"]
 
 
 def load_mvs_model(
@@ -257,7 +268,9 @@ def filter_view(scene: Scene, store: Store, number: int, settings: FilterSetting
     """Which depths of a view are kept; views without a depth map of their own confirm nothing."""
     known = set(scene.references)
     sources = [source for source in scene.sources(number, settings.sources) if source in known]
-    rule = replace(settings.rule, min_views=min(settings.rule.min_views, max(1, len(sources))))
+    rule = settings.rule
+    if settings.sources is not None:  # published settings stay as they are
+        rule = replace(rule, min_views=min(rule.min_views, max(1, len(sources))))
     result = check_consistency(
         store.depth(number),
         scene.camera(number),
@@ -329,7 +342,8 @@ def _write_mesh(result: MultiViewResult, voxel_size: float | None, progress: Pro
     import open3d
 
     path = result.folder / "mesh.ply"
-    with atomic_write(path) as temporary:
+    silent = open3d.utility.VerbosityContextManager(open3d.utility.VerbosityLevel.Error)  # it warns on stdout
+    with atomic_write(path) as temporary, silent:
         open3d.io.write_triangle_mesh(temporary, surface)
     return path
 
