@@ -14,11 +14,10 @@ from torch import nn
 from vision3d import create_model
 from vision3d.errors import InputError, WeightsError
 from vision3d.evaluation.depth_metrics import angle_between
-from vision3d.geometry.normals import fit_normals, normals_from_disparity
+from vision3d.geometry.normals import face_camera, fit_normals, normals_from_disparity, ray_directions
 from vision3d.io.exr import read_exr
 from vision3d.io.images import read_image
-from vision3d.models.normals.common import ray_directions
-from vision3d.models.normals.compact import CompactDTNNet, dtnnet_tiny, face_camera, reduced_widths
+from vision3d.models.normals.compact import CompactDTNNet, dtnnet_tiny, reduced_widths
 from vision3d.models.normals.dtnnet import NormNets
 from vision3d.models.stereo.unet import UNetWidths
 from vision3d.ops import pad_to_multiple

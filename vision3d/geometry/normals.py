@@ -18,6 +18,7 @@ Intrinsics = Camera | np.ndarray | Tensor
 
 _BEND_RATIO = 3.0  # a bend this much sharper than the next one is taken for an edge
 _SHIFTED_COST = 2.0  # residual of a shifted window against that of the centred one
+_LEAST_FACING = 1e-3  # -n . ray / |ray| of a normal that was turned to the camera
 
 
 def unproject(depth: np.ndarray, camera: Camera) -> np.ndarray:
@@ -187,32 +188,46 @@ def fit_normals(
     return _plane_normals(fitted, slope_x, slope_y, usable, matrix.double()).to(value.dtype)
 
 
-def turn_to_camera(normals: np.ndarray, camera: Camera, least: float = 1e-3) -> np.ndarray:
-    """Unit normals [H, W, 3] made to face the camera: ``n . ray / |ray| <= -least`` in every pixel.
+def ray_directions(like: Tensor, matrix: Tensor) -> Tensor:
+    """Unit viewing directions of the pixels of ``like`` [B, C, H, W], given [B or 1, 3, 3]: [B or 1, 3, H, W]."""
+    height, width = like.shape[-2:]
+    x = torch.arange(width, dtype=like.dtype, device=like.device)
+    y = torch.arange(height, dtype=like.dtype, device=like.device)
+    entry = matrix.to(like)[:, :, :, None, None]
+    v = (y[:, None] - entry[:, 1, 2]) / entry[:, 1, 1]
+    u = (x - entry[:, 0, 2] - entry[:, 0, 1] * v) / entry[:, 0, 0]
+    rays = torch.stack([u, v.expand_as(u), torch.ones_like(u)], dim=1)
+    return rays / torch.linalg.vector_norm(rays, dim=1, keepdim=True)
+
+
+def face_camera(normals: Tensor, rays: Tensor) -> Tensor:
+    """Unit normals made to face the camera: ``n . ray < 0`` in every pixel.
 
     Where that fails, the part along the ray is replaced by a slight facing one: a visible surface cannot face away, and
     an answer slightly beyond grazing stays near what it was (the opposite vector would be almost 180 degrees off).
 
     Args:
-        normals: [H, W, 3], NaN where unknown (and NaN in the result).
-        camera: intrinsics for images of this size.
-        least: smallest cosine.
+        normals: [B, 3, H, W], NaN where unknown (and NaN in the result).
+        rays: unit viewing directions, [B or 1, 3, H, W].
+    """
+    along = (normals * rays).sum(dim=1, keepdim=True)
+    turned = normals - (along + _LEAST_FACING).clamp(min=0) * rays
+    return turned / torch.linalg.vector_norm(turned, dim=1, keepdim=True)
+
+
+def turn_to_camera(normals: np.ndarray, camera: Camera) -> np.ndarray:
+    """:func:`face_camera` of an array [H, W, 3] seen by a camera (for images of this size); float32, in little memory.
 
     Raises:
         InputError: not [H, W, 3].
     """
     if normals.ndim != 3 or normals.shape[2] != 3:
         raise InputError(f"normals must be [H, W, 3], got shape {normals.shape}")
-    inverse = np.linalg.inv(camera.intrinsics)
     turned = np.empty(normals.shape, np.float32)
     for block in row_blocks(normals.shape[0], normals.shape[1]):
-        part = normals[block.rows].astype(np.float64)
-        rays = unproject_rows(np.ones(part.shape[:2]), inverse, block.rows.start).astype(np.float64)
-        rays /= np.linalg.norm(rays, axis=2, keepdims=True)
-        along = (part * rays).sum(axis=2, keepdims=True)
-        part = part - np.maximum(along + least, 0.0) * rays
-        with np.errstate(invalid="ignore", divide="ignore"):
-            turned[block.rows] = part / np.linalg.norm(part, axis=2, keepdims=True)
+        part = torch.from_numpy(normals[block.rows].astype(np.float64)).permute(2, 0, 1)[None]
+        matrix = torch.from_numpy(camera.intrinsics - np.outer([0.0, block.rows.start, 0.0], [0.0, 0.0, 1.0]))
+        turned[block.rows] = _as_array(face_camera(part, ray_directions(part, matrix[None])))
     return turned
 
 

@@ -76,18 +76,6 @@ class NormalNetwork(_Module):
         load_into(getattr(self, self.stage_one_name), inner or entries, detect_architecture)
 
 
-def ray_directions(like: Tensor, matrix: Tensor) -> Tensor:
-    """Unit viewing directions of the pixels of ``like`` [B, C, H, W], given [B or 1, 3, 3]: [B or 1, 3, H, W]."""
-    height, width = like.shape[-2:]
-    x = torch.arange(width, dtype=like.dtype, device=like.device)
-    y = torch.arange(height, dtype=like.dtype, device=like.device)
-    entry = matrix.to(like)[:, :, :, None, None]
-    v = (y[:, None] - entry[:, 1, 2]) / entry[:, 1, 1]
-    u = (x - entry[:, 0, 2] - entry[:, 0, 1] * v) / entry[:, 0, 0]
-    rays = torch.stack([u, v.expand_as(u), torch.ones_like(u)], dim=1)
-    return rays / torch.linalg.vector_norm(rays, dim=1, keepdim=True)
-
-
 def check_intrinsics(intrinsics: Tensor | None, batch: int) -> None:
     """Raise InputError unless they are None or [B, 3, 3]."""
     if intrinsics is not None and tuple(intrinsics.shape) != (batch, 3, 3):

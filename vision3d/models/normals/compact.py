@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from vision3d.errors import InputError
-from vision3d.geometry.normals import fit_normals, normals_from_disparity
+from vision3d.geometry.normals import face_camera, fit_normals, normals_from_disparity, ray_directions
 from vision3d.models.normalization import Normalization
-from vision3d.models.normals.common import NormalNetwork, add_doffs, check_intrinsics, ray_directions
+from vision3d.models.normals.common import NormalNetwork, add_doffs, check_intrinsics
 from vision3d.models.normals.normnet import NormNetS, soft_unit
 from vision3d.models.stereo.blocks import initialize_kaiming
 from vision3d.models.stereo.covonet import CoVoNet
@@ -29,7 +29,6 @@ from vision3d.types import StereoOutput
 
 _CHANNEL_STEP = 16  # what bfloat16 convolutions on CPUs want
 _DISPARITY_UNIT = 32.0  # pixels
-_LEAST_FACING = 1e-3  # -n . ray / |ray| of an answer
 
 
 def reduced_widths(ratio: float) -> UNetWidths:
@@ -122,18 +121,6 @@ class CompactDTNNet(NormalNetwork, nn.Module):
             normals = face_camera(normals, ray_directions(normals, self.camera_matrix(normals, intrinsics)))
         output.normals = normals
         return output
-
-
-def face_camera(normals: Tensor, rays: Tensor) -> Tensor:
-    """Unit normals with ``n . ray < 0``: where that fails, the part along the ray is replaced by a slight facing one.
-
-    Args:
-        normals: [B, 3, H, W].
-        rays: unit viewing directions, [B or 1, 3, H, W].
-    """
-    along = (normals * rays).sum(dim=1, keepdim=True)
-    turned = normals - (along + _LEAST_FACING).clamp(min=0) * rays
-    return turned / torch.linalg.vector_norm(turned, dim=1, keepdim=True)
 
 
 @register_model(task="normals", family="dtnnet")
