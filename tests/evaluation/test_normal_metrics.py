@@ -3,10 +3,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from vision3d.errors import InputError
-from vision3d.evaluation.normal_metrics import NormalSetMetrics, angle_map, valid_normals
+from vision3d.evaluation.normal_metrics import NormalSetMetrics, valid_normals
 
 
 def tilted(angles: np.ndarray) -> np.ndarray:
@@ -68,16 +67,3 @@ def test_merging_is_exact_and_empty_sets_are_nan() -> None:
         whole.update(np.zeros((2, 3, 3)), np.zeros((3, 2, 3)))
     with pytest.raises(InputError, match=r"\[H, W, 3\]"):
         valid_normals(np.zeros((3, 4)))
-
-
-def test_angle_map() -> None:
-    angles = np.array([0.0, 1e-3, 90, 179.999, 180])
-    prediction = torch.from_numpy(2 * tilted(angles)).permute(2, 0, 1)[None]
-    truth = torch.from_numpy(tilted(np.zeros(5))).permute(2, 0, 1)[None]
-    np.testing.assert_allclose(angle_map(prediction, truth)[0, 0, 0].numpy(), angles, atol=2e-5)
-    truth[..., 0] = 1.5
-    prediction[..., 1] = 0
-    prediction[..., 2] = torch.nan
-    assert torch.isnan(angle_map(prediction, truth)).flatten().tolist() == [True, True, True, False, False]
-    with pytest.raises(InputError, match=r"\[B, 3, H, W\]"):
-        angle_map(prediction, truth[:, :2])

@@ -13,10 +13,20 @@ from torch import Tensor
 from vision3d.errors import InputError
 from vision3d.evaluation.depth_metrics import ANGLES, NormalMetrics
 
+UNIT_TOLERANCE = 0.05  # largest deviation of the length of a true normal from 1
 _RANGE = 1.0 + 1e-6  # components of normals decoded from files
 
 
-def valid_normals(normals: np.ndarray, unit_tolerance: float | None = 0.05) -> np.ndarray:
+def unit_normal_mask(normals: Tensor, unit_tolerance: float | None = UNIT_TOLERANCE) -> Tensor:
+    """Where [B, 3, H, W] holds unit normals, [B, 1, H, W] bool; the rule is that of :func:`valid_normals`."""
+    inside = (normals.abs() <= _RANGE).all(dim=1, keepdim=True)  # False for NaN
+    length = torch.linalg.vector_norm(torch.where(inside, normals, 0.0), dim=1, keepdim=True)
+    if unit_tolerance is None:
+        return inside & (length > 1e-12)
+    return inside & ((length - 1.0).abs() <= unit_tolerance)
+
+
+def valid_normals(normals: np.ndarray, unit_tolerance: float | None = UNIT_TOLERANCE) -> np.ndarray:
     """Where a map holds unit normals, [H, W] bool.
 
     Args:
@@ -28,13 +38,8 @@ def valid_normals(normals: np.ndarray, unit_tolerance: float | None = 0.05) -> n
     """
     if normals.ndim != 3 or normals.shape[2] != 3:
         raise InputError(f"normals must be [H, W, 3], got shape {normals.shape}")
-    values = normals.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        inside = np.asarray((np.abs(values) <= _RANGE).all(axis=2))  # False for NaN
-        length = np.sqrt(np.square(np.where(inside[..., None], values, 0.0)).sum(axis=2))
-    if unit_tolerance is None:
-        return inside & (length > 1e-12)
-    return inside & (np.abs(length - 1.0) <= unit_tolerance)
+    values = torch.from_numpy(normals.astype(np.float64)).permute(2, 0, 1)[None]
+    return np.asarray(unit_normal_mask(values, unit_tolerance)[0, 0].numpy())
 
 
 @dataclass
@@ -51,7 +56,7 @@ class NormalSetMetrics:
     """
 
     thresholds: Sequence[float] = ANGLES
-    unit_tolerance: float | None = 0.05
+    unit_tolerance: float | None = UNIT_TOLERANCE
     pooled: NormalMetrics = field(init=False)
     image_means: list[float] = field(default_factory=list)
     images: int = 0
@@ -114,24 +119,3 @@ class NormalSetMetrics:
             "invalid_truth": self.invalid_truth,
             "invalid_prediction": self.invalid_prediction,
         }
-
-
-def angle_map(prediction: Tensor, truth: Tensor) -> Tensor:
-    """Angles in degrees of normal tensors by ``atan2(|n x g|, n . g)``, for a quick look while training.
-
-    Args:
-        prediction, truth: [B, 3, H, W] of any length.
-
-    Returns:
-        [B, 1, H, W]; NaN where a component of the truth is outside [-1, 1], or one of the two is NaN or zero.
-
-    Raises:
-        InputError: shapes that differ, or not three channels.
-    """
-    if prediction.shape != truth.shape or prediction.dim() != 4 or prediction.shape[1] != 3:
-        raise InputError(f"normals must both be [B, 3, H, W], got {list(prediction.shape)} and {list(truth.shape)}")
-    first, second = prediction.float(), truth.float()
-    cross = torch.linalg.vector_norm(torch.linalg.cross(first, second, dim=1), dim=1, keepdim=True)
-    dot = (first * second).sum(dim=1, keepdim=True)
-    valid = (second.abs() <= _RANGE).all(dim=1, keepdim=True) & torch.isfinite(first).all(dim=1, keepdim=True)
-    return torch.where(valid & ((cross > 0) | (dot != 0)), torch.rad2deg(torch.atan2(cross, dot)), torch.nan)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vision3d.datasets.normal_axes import check_normal_axes, spread_indices
 from vision3d.errors import ConfigError, InputError
-from vision3d.evaluation.normal_metrics import NormalSetMetrics
+from vision3d.evaluation.normal_metrics import NormalSetMetrics, unit_normal_mask
 from vision3d.inference import size_multiple
 from vision3d.io.checkpoints import read_checkpoint
 from vision3d.ops import pad_to_multiple
@@ -164,16 +164,15 @@ class NormalsTask(StereoTask):
         return angle if math.isfinite(angle) else self.validation_metrics["epe"]
 
 
-def mask_normals(normals: Tensor | None, tolerance: float = 0.05) -> tuple[Tensor | None, float]:
-    """True normals [B, 3, H, W] with NaN where they are not of unit length (up to ``tolerance``), and that share in
-    percent; unknown (NaN) ones count as well. The rule of ``vision3d.evaluation.normal_metrics.valid_normals``.
+def mask_normals(normals: Tensor | None) -> tuple[Tensor | None, float]:
+    """True normals [B, 3, H, W] with NaN where they are not of unit length, and that share in percent; unknown (NaN)
+    ones count as well. The rule is that of ``vision3d.evaluation.normal_metrics.unit_normal_mask``.
     """
     if normals is None:
         return None, 100.0
-    inside = (normals.abs() <= 1 + 1e-6).all(dim=1, keepdim=True)  # False for NaN
-    length = torch.linalg.vector_norm(torch.where(inside, normals, 0.0), dim=1, keepdim=True)
-    valid = inside & ((length - 1).abs() <= tolerance)
-    unit = torch.where(valid, normals / length.clamp(min=1e-6), torch.nan).clamp(-1, 1)
+    valid = unit_normal_mask(normals)
+    length = torch.linalg.vector_norm(torch.where(valid, normals, 1.0), dim=1, keepdim=True)
+    unit = torch.where(valid, normals / length, torch.nan).clamp(-1, 1)
     return unit, 100.0 * (1.0 - float(valid.float().mean()))
 
 
