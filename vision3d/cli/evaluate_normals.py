@@ -84,7 +84,8 @@ def _print_table(report: dict[str, Any]) -> None:
     pooled = report["pooled"]
     means = {report["normals_from"]: pooled, **{n: part["pooled"] for n, part in report["baselines"].items()}}
     print("mean over images: " + ", ".join(f"{name} {part['image_mean']:.2f} deg" for name, part in means.items()))
-    print(f"disparity: EPE {report['disparity']['epe']:.3f} px")
+    if report["disparity"] is not None:
+        print(f"disparity: EPE {report['disparity']['epe']:.3f} px")
     print(
         f"left out: {pooled['invalid_truth']} pixels without a unit true normal, "
         f"{pooled['invalid_prediction']} without a predicted one"

@@ -172,8 +172,11 @@ def _tell(report: dict[str, Any]) -> None:
     for warning in report["warnings"]:
         print(f"vision3d: warning: {left}: {warning}", file=sys.stderr)
     disparity = report["disparity"]
-    text = f"{left}: disparity {disparity['min']} to {disparity['max']} px"
-    if report["depth"] is not None:
+    if disparity["min"] is None:
+        text = f"{left}: no disparity"
+    else:
+        text = f"{left}: disparity {disparity['min']} to {disparity['max']} px"
+    if report["depth"] is not None and report["depth"]["min"] is not None:
         text += f", depth {report['depth']['min']} to {report['depth']['max']} m"
     folder = Path(report["output"]["report.json"]).parent
     page = "view.html" if "view.html" in report["output"] else "disparity.png"

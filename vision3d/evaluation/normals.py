@@ -77,7 +77,8 @@ def evaluate_normals(
         ``{"task", "model", "dataset", "split", "scenes": [{"scene", "mean", "median", "rmse", "within11.25", ...,
         "seconds"}], "pooled" (with "image_mean", "invalid_truth", "invalid_prediction"), "disparity": {"epe", ...},
         "baselines": {name: {"scenes", "pooled"}}, "axes", "skipped", "protocol"}``; angles in degrees, shares in
-        percent, seconds a pair (of a baseline: beyond those of the disparity).
+        percent, seconds a pair (of baselines, and so of a network without normals: beyond those of the disparity). Of a
+        network without disparity ``disparity`` is None and there are no baselines.
 
     Raises:
         UnknownNameError: an unknown model, data set, or name in ``exclude``.
@@ -100,7 +101,7 @@ def evaluate_normals(
         if progress is not None:
             progress(number, len(indices), data.scenes[index])
         run.add(data[index])
-    if not run.methods[NORMAL_BASELINES[0]].rows:
+    if not any(method.rows for method in run.methods.values()):
         place = "" if root is None else f"{os.fspath(root)}: "
         reason = f" ({run.skipped[0]['reason']})" if run.skipped else ""
         raise InputError(f"{place}no scene of {dataset} ({chosen}) with true normals is left to evaluate{reason}")
@@ -145,12 +146,12 @@ class _Run:
         )
         seconds = time.perf_counter() - start
         truth = np.asarray(sample.normals, dtype=np.float32)
-        if sample.disparity is not None:
-            self.disparity.update(result.disparity, np.asarray(sample.disparity, dtype=np.float32))
         if result.normals is not None:
             self.methods["network"].add(sample.scene, result.normals, truth, seconds)
-        if not np.isfinite(result.disparity).any():
+        if not np.isfinite(result.disparity).any():  # normals alone
             return
+        if sample.disparity is not None:
+            self.disparity.update(result.disparity, np.asarray(sample.disparity, dtype=np.float32))
         for name in NORMAL_BASELINES:
             start = time.perf_counter()
             normals = baseline_normals(name, result.disparity, sample.rig, self.radius)
@@ -163,7 +164,7 @@ class _Run:
         return {
             **main.summary(),
             "normals_from": "network" if network.rows else NORMAL_BASELINES[0],
-            "disparity": self.disparity.compute(),
+            "disparity": self.disparity.compute() if self.methods[NORMAL_BASELINES[0]].rows else None,
             "baselines": {name: self.methods[name].summary() for name in NORMAL_BASELINES if self.methods[name].rows},
             "skipped": self.skipped,
         }
