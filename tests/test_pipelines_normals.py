@@ -112,6 +112,12 @@ def test_networks_without_normals_get_fitted_ones_on_request() -> None:
     result = predict_stereo(sample.left, sample.right, network, normals=True, **common)
     assert result.normals_source == "disparity"
     assert np.allclose(result.normals, [0, 0, -1], atol=1e-4)  # constant disparity: a wall that faces the camera
+
+
+def test_fitted_normals_without_calibration_are_refused_before_the_pass() -> None:
+    sample = corner_sample()
+    network = Constant(10.0)
+    network.register_forward_pre_hook(lambda *_: pytest.fail("the network ran"))
     with pytest.raises(InputError, match="--calib"):
         predict_stereo(sample.left, sample.right, network, normals=True, confidence=False, check_pair=False)
 

@@ -119,9 +119,12 @@ def predict_stereo(
     rig = _read_rig(calibration, views[0].shape[1], views[0].shape[0], units)
     wanted = scale if scale == "auto" else inference.checked_scale(scale)
     network, name, home = load_stereo_model(model, device=device)
+    if normals and rig is None and not inference.takes_intrinsics(network):
+        raise InputError("normals from the disparity need the calibration: pass calibration=... (--calib FILE)")
     result = _predict(network, views, rig, wanted, confidence, home, precision, check_memory)
-    if normals and result.normals is None:
-        result.normals, result.normals_source = _fitted_normals(result), "disparity"
+    if normals and result.normals is None and rig is not None:
+        fitted = fit_normals(result.disparity, rig.left, FIT_RADIUS, doffs=rig.doffs)
+        result.normals, result.normals_source = np.asarray(fitted, dtype=np.float32), "disparity"
     result.model = name
     result.files = _files(left=left, right=right, calibration=calibration)
     if check_pair:
@@ -231,13 +234,6 @@ def _normals_warnings(normals: np.ndarray | None, rig: StereoRig | None, eyes: S
     if normals is None or rig is not None or eyes is None:
         return []
     return [f"no calibration: the normals assume a focal length of {eyes.left.fx:g} px; pass it for true ones"]
-
-
-def _fitted_normals(result: StereoResult) -> np.ndarray:
-    if result.rig is None:
-        raise InputError("normals from the disparity need the calibration: pass calibration=... (--calib FILE)")
-    rig = result.rig
-    return np.asarray(fit_normals(result.disparity, rig.left, FIT_RADIUS, doffs=rig.doffs), dtype=np.float32)
 
 
 def _depth(disparity: np.ndarray, rig: StereoRig | None) -> np.ndarray | None:
