@@ -225,3 +225,24 @@ def test_nothing_on_the_real_scenes(shared: Path) -> None:
     compared = [pair for pair in report.pairs if pair.similarity is not None]
     assert len(compared) == 30
     assert min(pair.margin for pair in compared if pair.margin is not None) > 0.2
+
+
+def test_normals_of_wrong_axes_and_lengths_are_found(tmp_path: Path) -> None:
+    from corner import corner_sample
+
+    from vision3d.datasets.cache import PoolStereo, write_pool
+    from vision3d.datasets.verify import write_skip_file
+
+    sample = corner_sample()
+    for folder, factor in (("right", [1, 1, 1]), ("turned", [1, -1, -1]), ("long", [1.1, 1.1, 1.1])):
+        write_pool(tmp_path / folder, [replace(sample, normals=sample.normals * np.float32(factor))])
+    right, turned, long = (verify_dataset(PoolStereo(tmp_path / name)) for name in ("right", "turned", "long"))
+    assert not {"axes", "normals"} & right.counts.keys()
+    assert [item.scene for item in turned.problems if item.kind == "axes"] == ["pool"]
+    assert any("as (x, -y, -z)" in item.problem for item in turned.problems)
+    assert "axes" not in long.counts
+    assert long.counts["normals"] == 1
+    turned.problems = [item for item in turned.problems if item.kind == "axes"]
+    write_skip_file(tmp_path / "skip.txt", turned.problems)  # no pair is to be left out for it
+    assert (tmp_path / "skip.txt").read_text(encoding="utf-8").count("\n") == 1
+    assert turned.bad_scenes == []

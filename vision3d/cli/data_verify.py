@@ -22,8 +22,8 @@ def add_verify(actions: argparse._SubParsersAction[Any]) -> None:
         "verify",
         help="check every pair of a data set",
         description="Read every pair of a data set and say which are wrong: missing partners, unreadable files, sizes, "
-        "empty maps, signs, and disparities that do not explain the right image. Exit code 0: clean, 1: something is "
-        "wrong, 2: the set cannot be checked.",
+        "empty maps, signs, disparities that do not explain the right image, and the axes of normals. Exit code 0: "
+        "clean, 1: something is wrong, 2: the set cannot be checked.",
     )
     parser.add_argument("name", metavar="SET", help="a data set of 'vision3d data list', e.g. kitti2015")
     parser.add_argument("--root", type=Path, metavar="DIR", help="its folder (default: as configured)")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from vision3d.datasets.normal_axes import check_normal_axes, spread_indices
 from vision3d.datasets.orphans import find_incomplete, find_orphans
 from vision3d.datasets.pairs import PairEntry, SkippingReader, StereoPairs
 from vision3d.datasets.photometric import Explanation, explain
@@ -33,12 +35,14 @@ KINDS = {
     "sign": "negative disparities or depths",
     "range": "disparities beyond the width of the image",
     "normals": "normals that are not of unit length",
+    "axes": "normals with other axes than x right, y down, z forward",
     "calibration": "a calibration that does not fit",
     "photometric": "the disparity does not explain the other view",
 }
 """What can be wrong."""
 
 _MAX_BEYOND = 0.01
+_NO_SCENE = ("orphan", "axes")  # kinds of problems that are no pair's
 Size = tuple[int, int]
 Progress = Callable[[int, int, str], None]
 
@@ -48,7 +52,7 @@ class PairProblem:
     """Something wrong with a pair.
 
     Attributes:
-        scene: its name, or for an orphan the file that is missing, relative to the root.
+        scene: its name; for an orphan the file that is missing, relative to the root; for axes the data set's name.
         problem: what is wrong, in words.
         kind: one of ``KINDS``.
         file: the file, where it is one.
@@ -86,7 +90,7 @@ class VerifyReport:
     @property
     def bad_scenes(self) -> list[str]:
         """The scenes to leave out, in the order of the set."""
-        return list(dict.fromkeys(item.scene for item in self.problems if item.kind != "orphan"))
+        return list(dict.fromkeys(item.scene for item in self.problems if item.kind not in _NO_SCENE))
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON holds it."""
@@ -109,8 +113,9 @@ def verify_dataset(
 
     Checked for stereo pairs: missing partners, unreadable files, sizes, blank images, maps without any known or any
     positive value, negative values, disparities beyond the width, lengths of normals, the calibration, and whether
-    each disparity map explains the other view (:mod:`vision3d.datasets.photometric`). Of multi-view and panorama
-    samples: files, blank images and depth maps.
+    each disparity map explains the other view (:mod:`vision3d.datasets.photometric`); on a few pairs of the set the
+    axes of the normals (:mod:`vision3d.datasets.normal_axes`). Of multi-view and panorama samples: files, blank images
+    and depth maps.
 
     Args:
         data: a data set of ``open_dataset``, best opened with ``on_error="skip"`` where it has that option; pairs that
@@ -143,7 +148,18 @@ def verify_dataset(
         report.problems += check.problems
         if progress is not None:
             progress(number, total, check.scene)
+    report.problems += _axes_problems(data)
     return report
+
+
+def _axes_problems(data: Any) -> list[PairProblem]:
+    """What is wrong with the axes of the true normals, by a few pairs that can be read."""
+    samples = []
+    for index in spread_indices(len(data)):
+        with contextlib.suppress(Vision3DError, MemoryError):  # reported for the pair itself
+            samples.append(data[index])
+    finding = check_normal_axes(sample for sample in samples if isinstance(sample, StereoSample))
+    return [PairProblem(data.name, finding.message, "axes")] if finding is not None and finding.wrong else []
 
 
 def verify_pairs(data: StereoPairs, size: Size | None = None, progress: Progress | None = None) -> list[PairProblem]:
@@ -162,7 +178,7 @@ def write_skip_file(path: str | os.PathLike[str], problems: Iterable[PairProblem
     """
     reasons: dict[str, str] = {}
     for item in problems:
-        if item.kind != "orphan":
+        if item.kind not in _NO_SCENE:
             reasons.setdefault(item.scene, " ".join(item.problem.split()))
     lines = [f"{scene}  # {reason}" for scene, reason in reasons.items()]
     with atomic_write(path) as temporary:
