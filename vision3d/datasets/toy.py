@@ -17,6 +17,7 @@ from vision3d.datasets import tartanair, vkitti2
 from vision3d.datasets.codecs import encode_sintel_disparity, pinhole_rig
 from vision3d.datasets.irs import irs_rig
 from vision3d.errors import InputError, UnknownNameError
+from vision3d.geometry.normals import normals_from_disparity
 from vision3d.io.disparity import write_disparity, write_disparity_png16
 from vision3d.io.exr import write_exr
 from vision3d.io.files import atomic_write, ensure_folder
@@ -179,11 +180,7 @@ def _irs(root: Path, number: int, sample: StereoSample) -> None:
 def _normals(disparity: np.ndarray) -> np.ndarray:
     """[H, W, 3] unit normals of a disparity map seen by the camera of IRS, left camera axes."""
     height, width = disparity.shape
-    camera = irs_rig(width, height).left
-    dy, dx = np.gradient(np.nan_to_num(disparity))
-    u, v = np.meshgrid(np.arange(width) - camera.cx, np.arange(height) - camera.cy)
-    normals = -np.stack([camera.fx * dx, camera.fy * dy, disparity - u * dx - v * dy], axis=-1)
-    return (normals / np.linalg.norm(normals, axis=-1, keepdims=True)).astype(np.float32)
+    return normals_from_disparity(disparity.astype(np.float32), irs_rig(width, height).left)
 
 
 def _coded(folder: str, names: tuple[str, str, str, str], per_pixel: float) -> Writer:
