@@ -170,6 +170,31 @@ def test_the_default_rig_is_that_of_irs_and_options_draw_another() -> None:
     assert 0.7 * 96 <= wide.rig.left.fx <= 0.9 * 96
 
 
+def test_highlights_change_the_picture_alone() -> None:
+    camera = PinholeRays(Camera(np.array([[40.0, 0, 15.5], [0, 40.0, 15.5], [0, 0, 1]]), 32, 32))
+    texture = np.full((512, 512, 3), 90, np.uint8)
+    views = {}
+    for specular in (0.0, 0.6):
+        wall = Part(quad((-9, 9, PLANE), (18, 0, 0), (0, -18, 0)), Material(specular=specular, shininess=60.0), 0)
+        room = assemble([wall], [texture], [Light((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))])
+        views[specular] = render_view(room, camera)
+    np.testing.assert_array_equal(views[0.0].depth, views[0.6].depth)
+    np.testing.assert_array_equal(views[0.0].normals, views[0.6].normals)
+    gain = views[0.6].color.mean(-1) - views[0.0].color.mean(-1)
+    assert gain[15:17, 15:17].min() > 0.05  # the mirror direction: the lamp is at the camera
+    assert gain[0, 0] < 0.2 * gain[15, 15]
+
+
+def test_exposure_changes_the_picture_alone() -> None:
+    common = replace(LAMBERTIAN, furniture=(1, 2))
+    kinds = {"dark": {"dark": 1.0}, "usual": {}, "over-exposed": {"over_exposed": 1.0}}
+    pairs = [make_room_stereo(2, 32, 64, options=replace(common, **change)) for change in kinds.values()]  # type: ignore[arg-type]
+    dark, usual, bright = (pair.left.mean() for pair in pairs)
+    assert 1.3 * dark < usual < bright / 1.1
+    for pair in pairs:
+        np.testing.assert_array_equal(_parts(pair)[0], _parts(pairs[0])[0])
+
+
 def test_rooms_are_closed_and_hold_named_objects() -> None:
     sizes = []
     for seed in range(4):

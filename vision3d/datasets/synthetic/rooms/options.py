@@ -21,7 +21,7 @@ class RoomOptions:
         dark, over_exposed: probability that the exposure is far too short, or too long.
         specular: probability that a surface has highlights.
         mirror, glass: probability that the room holds a mirror, or a pane or vases of glass. The truth is that of the
-            mirror's or the pane's own surface, as in IRS.
+            mirror's or the pane's own surface.
         lens_flare, bloom: probability of ghosts of the lamps, and of a glow around bright places.
         window: probability of a window.
         shadows: cast shadow rays.
