@@ -69,7 +69,7 @@ def test_planes_are_exact_up_to_the_border(method: Method, normal: tuple[float, 
     assert np.nanmax(angle) < 1e-8
     if known.all():
         assert np.isfinite(angle).all()
-    assert errors(method(disparity.astype(np.float32), MATRIX), unit)[known].min() < 0.01
+    assert np.nanmedian(errors(method(disparity.astype(np.float32), MATRIX), unit)[known]) < 0.05
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -85,7 +85,7 @@ def test_steps_lower_the_loss(pool: Path) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < 0.9 * losses[0]
     assert all(parameter.grad is None for parameter in task.model.stage_one.parameters())
 
@@ -215,6 +215,14 @@ def test_the_recipes_are_legal(name: str) -> None:
     assert config.loss.name == "disparity_and_normals"
     if name == "irs":  # spec of the public code: 20, 20, 20, 30 epochs, AMSGrad, halving each 10 epochs of a round
         assert [item.epochs for item in config.loss.rounds] == [20, 20, 20, 30]
+        assert [tuple(item.weights) for item in config.loss.rounds] == [
+            (0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005),
+            (0.6, 0.32, 0.08, 0.04, 0.02, 0.01, 0.005),
+            (0.8, 0.16, 0.04, 0.02, 0.01, 0.005, 0.0025),
+            (1, 0, 0, 0, 0, 0, 0),
+        ]
+        assert config.optimizer.lr == 1e-4
+        assert tuple(config.data.crop) == (384, 768)
         assert config.optimizer.amsgrad
         assert config.schedule.period == 10
         assert config.schedule.restart
