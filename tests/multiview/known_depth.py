@@ -41,7 +41,7 @@ class KnownDepth(nn.Module):
         pictures = (images[0] * 255).permute(0, 2, 3, 1).numpy()
         used = [self.recognize(picture) for picture in pictures]
         self.calls.append(used)
-        self.intrinsics.append(intrinsics[0, 0].numpy())
+        self.intrinsics.append(intrinsics[0, 0].numpy().copy())
         if len(self.calls) == self.interrupt_at:
             raise KeyboardInterrupt
         assert images.shape[-2:] == self.views[0].depth.shape
