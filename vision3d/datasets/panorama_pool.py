@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -40,6 +40,7 @@ class PoolPanoramas(Dataset[PanoramaSample]):
     """
 
     name = "panorama_pool"
+    splits: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, root: str | os.PathLike[str], shards: int | None = None) -> None:
         self.root = Path(root)
@@ -145,6 +146,7 @@ class RoomPanoramas(Dataset[PanoramaSample]):
     """
 
     name = "synthetic_panoramas"
+    splits: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, height: int = 256, seed: int = 0, scenes: int | None = None, tilt: float = 0.0, **options: Any

@@ -35,7 +35,7 @@ def render_panorama(height: int = 32, center: tuple[float, float, float] = (0.1,
 
 def list_panorama_layouts() -> list[str]:
     """The names that ``write_panorama_tree`` takes."""
-    return sorted(_WRITERS)
+    return sorted([*_WRITERS, "panorama_pool"])
 
 
 def write_panorama_tree(name: str, root: str | os.PathLike[str], height: int = 32) -> list[PanoramaSample]:
@@ -47,10 +47,16 @@ def write_panorama_tree(name: str, root: str | os.PathLike[str], height: int = 3
         UnknownNameError: no such layout. OutputError: the place is not writable. MissingExtraError: EXR files without
         the package OpenEXR.
     """
-    if name not in _WRITERS:
+    if name not in list_panorama_layouts():
         raise UnknownNameError("layout", name, list_panorama_layouts())
     samples = [render_panorama(height), render_panorama(height, (-0.4, 0.1, 0.2)), render_panorama(height, (0.5, 0, 0))]
     folder = ensure_folder(root)
+    if name == "panorama_pool":
+        from vision3d.datasets.panorama_pool import write_panorama_pool
+
+        samples = [replace(sample, scene=f"room_{number}") for number, sample in enumerate(samples)]
+        write_panorama_pool(folder, samples)
+        return samples
     return [replace(sample, scene=_WRITERS[name](folder, number, sample)) for number, sample in enumerate(samples)]
 
 
