@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from vision3d.cli.options import image_size
 from vision3d.cli.output import console, to_json
 
 
@@ -18,20 +19,13 @@ def add_data(kinds: argparse._SubParsersAction[Any]) -> None:
         help="reading of images and maps beside the plain calls of OpenCV, OpenEXR and NumPy",
         description="Samples a second and loader process, beside the plain calls of OpenCV, OpenEXR and NumPy.",
     )
-    parser.add_argument("--size", type=_size, default=(540, 960), metavar="HxW", help="default 540x960")
+    parser.add_argument("--size", type=image_size, default=(540, 960), metavar="HxW", help="default 540x960")
     parser.add_argument("--formats", nargs="+", metavar="F", help="pfm, png, png16, exr, sample (default: all)")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], metavar="N", help="default: 1 2")
     parser.add_argument("--seconds", type=float, default=2.0, help="a round (default 2)")
     parser.add_argument("--memory", type=int, default=0, metavar="N", help="also read N samples and watch the memory")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run_data)
-
-
-def _size(text: str) -> tuple[int, int]:
-    height, _, width = text.lower().partition("x")
-    if not (height.isdigit() and width.isdigit() and min(int(height), int(width)) >= 16):
-        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH of at least 16x16, e.g. 540x960, got '{text}'")
-    return int(height), int(width)
 
 
 def run_data(arguments: argparse.Namespace) -> int:

@@ -8,15 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vision3d.cli.options import image_size
 from vision3d.cli.output import console, to_json
-
-
-def image_size(text: str) -> tuple[int, int]:
-    """``HxW`` as (height, width)."""
-    height, _, width = text.lower().partition("x")
-    if not (height.isdigit() and width.isdigit()):
-        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH, e.g. 256x512, got '{text}'")
-    return int(height), int(width)
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:

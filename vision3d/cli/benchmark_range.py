@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from vision3d.cli.options import positive
+from vision3d.cli.options import image_size, positive
 from vision3d.cli.output import to_json
 
 
@@ -27,18 +26,11 @@ def add_range(kinds: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--folder", type=Path, action="append", default=[], metavar="DIR", help="scene with depth maps")
     parser.add_argument("--samples", type=positive, default=8, metavar="N", help="of each pool or scene (default 8)")
     parser.add_argument("--views", type=positive, default=5, metavar="N", help="default 5")
-    parser.add_argument("--size", type=_size, metavar="HxW", help="of the images (default: as they are)")
+    parser.add_argument("--size", type=image_size, metavar="HxW", help="of the images (default: as they are)")
     parser.add_argument("--factors", type=float, nargs="+", default=[1, 2, 5, 20], metavar="F", help="default 1 2 5 20")
     parser.add_argument("--planes", type=positive, nargs="+", default=[64], metavar="N", help="of the sweeps")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run_range)
-
-
-def _size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)[xX](\d+)", text)
-    if match is None or min(int(match[1]), int(match[2])) < 16:
-        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH of at least 16x16, e.g. 240x320, got '{text}'")
-    return int(match[1]), int(match[2])
 
 
 def run_range(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 
 from vision3d.cli.data_sets import add_list
 from vision3d.cli.data_verify import add_verify
-from vision3d.cli.options import positive
+from vision3d.cli.options import image_size, positive
 from vision3d.cli.output import console
 
 
@@ -75,14 +74,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="of sceneflow (default TRAIN)")
     synthesize.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     synthesize.set_defaults(run=run_synthesize)
-
-
-def image_size(text: str) -> tuple[int, int]:
-    """``HxW`` as (height, width), each at least 16."""
-    match = re.fullmatch(r"(\d+)[xX](\d+)", text)
-    if match is None or min(int(match[1]), int(match[2])) < 16:
-        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH of at least 16x16, e.g. 540x960, got '{text}'")
-    return int(match[1]), int(match[2])
 
 
 def run_synthesize(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vision3d.cli.options import image_size, positive
 from vision3d.cli.output import console, to_json
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add_verify(actions: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--root", type=Path, metavar="DIR", help="its folder (default: as configured)")
     parser.add_argument("--split", default="all", help="default: all pairs with truth")
     parser.add_argument("--size", type=image_size, metavar="HxW", help="the size that every pair must have")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="write the report as JSON; without FILE: print it"
     )
@@ -44,14 +45,6 @@ def add_verify(actions: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run_verify)
 
 
-def image_size(text: str) -> tuple[int, int]:
-    """``HxW`` as (width, height)."""
-    height, _, width = text.lower().partition("x")
-    if not (height.isdigit() and width.isdigit()):
-        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH, e.g. 540x960, got '{text}'")
-    return int(width), int(height)
-
-
 def run_verify(arguments: argparse.Namespace) -> int:
     """Check the pairs and print what is wrong."""
     import warnings
@@ -62,11 +55,10 @@ def run_verify(arguments: argparse.Namespace) -> int:
     from vision3d.datasets.verify import verify_dataset, write_skip_file
     from vision3d.errors import InputError
 
-    if arguments.workers < 1:
-        raise InputError(f"--workers must be at least 1, got {arguments.workers}")
     entry = find_dataset(arguments.name)
     if not entry.needs_root:
         raise InputError(f"{arguments.name}: is made, not read, so there is nothing to verify")
+    size = None if arguments.size is None else arguments.size[::-1]  # (width, height)
     options = {"on_error": "skip"} if _skips(entry.load()) else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is skipped is reported below
@@ -75,7 +67,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
         with Progress(*columns, console=console(stderr=True), transient=True) as bar:
             task = bar.add_task(arguments.name, total=len(data))  # type: ignore[arg-type]
             report = verify_dataset(
-                data, arguments.size, arguments.workers, lambda number, *_: bar.update(task, completed=number)
+                data, size, arguments.workers, lambda number, *_: bar.update(task, completed=number)
             )
     if arguments.skip_list is not None:
         write_skip_file(arguments.skip_list, report.problems)

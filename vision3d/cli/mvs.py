@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision3d.cli.options import positive
+from vision3d.cli.options import image_size, positive
 from vision3d.cli.output import console, to_json
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--weights", metavar="PATH", help="a checkpoint; otherwise the shipped weights")
     parser.add_argument("--out", type=Path, default=Path("vision3d_mvs"), metavar="DIR", help="default: vision3d_mvs")
     parser.add_argument("--views", type=positive, default=5, metavar="N", help="views of a depth map (default 5)")
-    parser.add_argument("--size", type=_size, metavar="HxW", help="of images and maps (default: as they are)")
+    parser.add_argument("--size", type=image_size, metavar="HxW", help="of images and maps (default: as they are)")
     parser.add_argument("--depth-range", type=float, nargs=2, metavar=("MIN", "MAX"), help="instead of the files'")
     parser.add_argument("--depth-line", choices=["auto", "range", "interval"], default="auto", help="of MVSNet cameras")
     parser.add_argument(
@@ -51,13 +50,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--force", action="store_true", help="run even if the memory seems too small")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
-
-
-def _size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)[xX](\d+)", text)
-    if match is None or min(int(match[1]), int(match[2])) < 16:
-        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH of at least 16x16, e.g. 512x640, got '{text}'")
-    return int(match[1]), int(match[2])
 
 
 def run(arguments: argparse.Namespace) -> int:

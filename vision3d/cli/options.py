@@ -23,6 +23,14 @@ def positive(text: str) -> int:
     return value
 
 
+def image_size(text: str) -> tuple[int, int]:
+    """``HxW`` as (height, width), each at least 16."""
+    height, _, width = text.lower().partition("x")
+    if not (height.isdigit() and width.isdigit() and min(int(height), int(width)) >= 16):
+        raise argparse.ArgumentTypeError(f"must be HEIGHTxWIDTH of at least 16x16, e.g. 540x960, got '{text}'")
+    return int(height), int(width)
+
+
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """``--model --weights --scale --device --precision --force --no-confidence``."""
     parser.add_argument("--model", metavar="NAME", help="a network or NAME.TAG (default: covonet)")

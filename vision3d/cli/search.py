@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vision3d.cli.benchmark_easnet import add_conditions, conditions, image_size
-from vision3d.cli.options import positive
+from vision3d.cli.benchmark_easnet import add_conditions, conditions
+from vision3d.cli.options import image_size, positive
 from vision3d.cli.output import console, to_json
 
 _RANKS = ("predictor", "measured", "i0", "i1", "i2")
