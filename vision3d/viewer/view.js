@@ -95,6 +95,8 @@ function showFigures(report) {
   add("disparity", range(report.disparity));
   add("valid pixels", report.disparity ? `${report.disparity.valid_percent} %` : null);
   add("depth", range(report.depth));
+  const sources = { network: "of the network", disparity: "planes fitted to the disparity" };
+  add("normals", report.normals && sources[report.normals.source]);
   add("mesh level", report.mesh_level);
   add("mean confidence", report.confidence_mean);
   add("occluded", typeof report.occluded_percent === "number" ? `${report.occluded_percent} %` : null);
