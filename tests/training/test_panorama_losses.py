@@ -65,9 +65,7 @@ def test_no_truth_gives_no_gradient(loss, value) -> None:
 
 
 def test_coarser_truth_by_hand() -> None:
-    faces = torch.tensor(
-        [[1.0, math.nan, 3.0, 0.0, 5.0, math.nan, math.nan, -1.0]]
-    )
+    faces = torch.tensor([[1.0, math.nan, 3.0, 0.0, 5.0, math.nan, math.nan, -1.0]])
     assert coarser_truth(faces)[0, 0] == 3
     assert torch.isnan(coarser_truth(faces)[0, 1])
     pixels = torch.tensor([[[[1.0, 2.0, 5.0, math.inf], [math.nan, 6.0, 0.0, 7.0]]]])

@@ -15,7 +15,6 @@ from vision3d.ops.semi_global import SPECKLE_PIXELS, SPECKLE_RANGE, match_all_di
 
 BASELINES = ("bm", "sgbm", "sgbm_hh")
 DEFAULT_SEARCH = 192
-SPECKLE_PIXELS, SPECKLE_RANGE = 100, 2
 
 
 def search_range(pixels: float | None) -> int:

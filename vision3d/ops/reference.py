@@ -247,7 +247,7 @@ def face_convolution(
         total = total + value
         turn = turn + (around[(k + 1) % len(around)] - value).abs()
         spread = spread + (features - value).abs()
-    result = sum(term @ weight[:, :, k].t() for k, term in enumerate((features, total, turn, spread)))
+    result = torch.stack([t @ weight[:, :, k].t() for k, t in enumerate((features, total, turn, spread))]).sum(0)
     result = result if bias is None else result + bias
     return result[:, 3 * features.shape[1] // 4 :] if stride == 2 else result
 
