@@ -37,6 +37,7 @@ class WeightsCard:
         default: True for the one that ``pretrained=True`` takes.
         training: how they were trained, in words.
         results: measured figures, each with its protocol.
+        parts: weights that the file leaves out because another network ships them: submodule -> ``name.tag``.
     """
 
     variant: str
@@ -49,6 +50,7 @@ class WeightsCard:
     commercial_use: bool = True
     training: str = ""
     results: tuple[dict[str, Any], ...] = ()
+    parts: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -191,48 +193,48 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
         if not isinstance(pretrained, bool) and str(pretrained) != tag:
             raise ConfigError(f"'{name}' names the weights '{tag}', and {pretrained} was given as well: leave one out")
         pretrained = tag
-    weights = _resolve_weights(base, pretrained)
+    weights, parts = _resolve_weights(base, pretrained)
     check_options(base, entry.build, options)
     try:
         model = entry.build(**options)
     except TypeError as error:
         raise ConfigError(f"{base}: {str(error).replace(f'{base}() ', '')}") from error
     if weights is not None:
-        _load_weights(model, weights)
+        _load_weights(model, weights, parts)
     setattr(model, "name", base)  # noqa: B010  (the module's own type takes no text)
     return model.eval()
 
 
-def _resolve_weights(name: str, pretrained: bool | str | Path) -> Path | None:
+def _resolve_weights(name: str, pretrained: bool | str | Path) -> tuple[Path | None, dict[str, str]]:
+    """The file of the weights, and the parts that other networks ship (``WeightsCard.parts``)."""
     if pretrained is False:
-        return None
+        return None, {}
     card = load_card(name)
     if pretrained is True:
         default = card.default_weights
-        shipped = default if default is not None else card.find_weights("")
-        return _checked(shipped)
+        return _checked(default if default is not None else card.find_weights(""))
     text = str(pretrained)
     scheme = urllib.parse.urlparse(text).scheme
     if scheme == "http":
         raise WeightsError(f"{text}: anyone on the way could change the file: use https://, or pass a local file")
     if scheme == "https":
-        return _download(*_split_checksum(text))
+        return _download(*_split_checksum(text)), {}
     other, _, tag = text.partition(".")
     if tag and not Path(text).exists() and other in registered_models() and load_card(other).weights:
         return _checked(load_card(other).find_weights(tag))
     if Path(text).suffix or Path(text).exists() or "/" in text:
-        return Path(text)
+        return Path(text), {}
     return _checked(card.find_weights(text))
 
 
-def _checked(card: WeightsCard) -> Path:
+def _checked(card: WeightsCard) -> tuple[Path, dict[str, str]]:
     try:
         digest = _digest(card.file)
     except OSError as error:
         raise WeightsError(f"{card.file}: cannot be read ({error.strerror}): reinstall the package") from error
     if digest != card.sha256:
         raise WeightsError(f"{card.file}: the file is damaged (SHA-256 differs from its card): reinstall the package")
-    return card.file
+    return card.file, card.parts
 
 
 def _split_checksum(url: str) -> tuple[str, str]:
@@ -269,10 +271,12 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _load_weights(model: nn.Module, path: Path) -> None:
+def _load_weights(model: nn.Module, path: Path, parts: dict[str, str]) -> None:
     from vision3d.io.checkpoints import load_into, read_checkpoint
 
     state_dict = read_checkpoint(path)
+    for prefix, name in parts.items():
+        state_dict |= {f"{prefix}.{key}": value for key, value in create_model(name).state_dict().items()}
     loader = getattr(model, "load_official_state_dict", None)
     try:
         if loader is not None:

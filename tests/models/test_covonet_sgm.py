@@ -67,6 +67,15 @@ def test_weights_of_covonet_load_and_leave_the_fusion_as_it_is() -> None:
     assert all(torch.equal(value, before[name]) for name, value in network.fusion.state_dict().items())
 
 
+def test_its_weights_serve_a_plain_covonet() -> None:
+    torch.manual_seed(2)
+    base, network = CoVoNet(**SMALL).eval(), CoVoNetSGM(fusion_widths=(32, 32), **SMALL).eval()
+    base.load_official_state_dict(network.state_dict())
+    left, right = _textured_pair(12)
+    with torch.no_grad():
+        assert torch.equal(network(left, right).pyramid[1], base(left, right).disparity)
+
+
 def test_shipped_weights_of_covonet_are_a_start_by_name() -> None:
     network, base = create_model("covonet_sgm", pretrained="covonet.synthetic"), create_model("covonet.synthetic")
     own = network.state_dict()

@@ -242,10 +242,14 @@ class CoVoNet(nn.Module):
     def load_official_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Load this project's weights: with or without an outer dictionary, ``module.`` and ``num_batches_tracked``.
 
+        Those of CoVoNet-SGM fit too: its fusion is left out.
+
         Raises:
             WeightsError: the weights are of another network; the first names that differ are listed.
         """
-        load_into(self, unwrap_state_dict(state_dict), detect_architecture)
+        weights = unwrap_state_dict(state_dict)
+        own = {name: value for name, value in weights.items() if not name.startswith("fusion.")}
+        load_into(self, own, detect_architecture)
 
     def forward(self, left: Tensor, right: Tensor) -> StereoOutput:
         """Estimate the disparity of the left view.

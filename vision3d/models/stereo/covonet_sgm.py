@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vision3d.io.checkpoints import unwrap_state_dict
+from vision3d.io.checkpoints import load_into, unwrap_state_dict
 from vision3d.models.stereo.covonet import ConvUnit, CoVoNet, Estimate, Merge, Residual, enlarged
+from vision3d.models.stereo.fadnet_checkpoints import detect_architecture
 from vision3d.ops import semi_global_matching, warp_by_disparity
 from vision3d.registry import register_model
 from vision3d.types import StereoOutput
@@ -85,7 +86,7 @@ class CoVoNetSGM(CoVoNet):
         weights = unwrap_state_dict(state_dict)
         if "match_scale" in weights and not any(name.startswith("fusion.") for name in weights):
             weights |= {f"fusion.{name}": value for name, value in self.fusion.state_dict().items()}
-        super().load_official_state_dict(weights)
+        load_into(self, weights, detect_architecture)
 
     def forward(self, left: Tensor, right: Tensor) -> StereoOutput:
         """Estimate the disparity of the left view; arguments and errors as :meth:`CoVoNet.forward`.
