@@ -154,7 +154,7 @@ def test_a_measured_table_predicts_whole_networks() -> None:
         ([], "--build-table"),
         (["--build-table"], "--out FILE"),
         (["--build-table", "--out", "t.json", "--device", "cuda:77"], "device cuda:77"),
-        (["--build-table", "--out", "t.json", "--size", "4x4"], "at least 24x24"),
+        (["--build-table", "--out", "t.json", "--size", "16x16"], "at least 24x24"),
         (["--table", "{table}", "--size", "48x96", "--check", "2"], "is asked for"),
         (["--table", "{table}", "--check", "2"], "measured on 'made', this is"),
     ],
