@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -42,11 +43,11 @@ def read_exr(path: str | os.PathLike[str], error: type[FileFormatError] = Dispar
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Send what the library writes to the file descriptor of stderr nowhere; the exception says what is wrong.
+    """Send what the library writes (to the file descriptor of stderr, to Python's stdout) nowhere; we raise instead.
 
-    The descriptor belongs to the process, so one thread at a time.
+    Both belong to the process, so one thread at a time.
     """
-    with _lock:
+    with _lock, redirect_stdout(io.StringIO()):
         try:
             kept = os.dup(2)
         except OSError:  # stderr is closed
