@@ -15,8 +15,10 @@ from corner import angles, corner_maps, corner_rig, corner_sample
 
 from vision3d.datasets import transforms
 from vision3d.datasets.cache import PoolStereo, write_pool
-from vision3d.datasets.normal_axes import check_normal_axes, spread_indices
-from vision3d.errors import FileFormatError
+from vision3d.datasets.codecs import read_exr_normals
+from vision3d.datasets.normal_axes import check_normal_axes, find_axes, spread_indices
+from vision3d.errors import DisparityError, FileFormatError
+from vision3d.io.exr import write_exr
 from vision3d.types import StereoBatch, StereoSample
 
 
@@ -134,6 +136,20 @@ def test_the_message_names_the_axes() -> None:
     assert "y and z turned around" in check_normal_axes([turned]).message
 
 
+def test_each_pair_is_judged_for_itself() -> None:
+    samples = [corner_sample(scene=name) for name in "abcd"]
+    assert [finding.wrong for finding in find_axes(samples)] == [False]
+    one = [samples[0], replace(samples[1], normals=-samples[1].normals), samples[2]]
+    finding = check_normal_axes(one)
+    assert finding.wrong
+    assert finding.message.endswith("1 of 3 checked pairs: b")
+    two = [*one, replace(samples[3], normals=samples[3].normals * np.float32([1, -1, 1]))]
+    assert {(item.scenes, item.best) for item in find_axes(two)} == {
+        (("b",), ("-x", "-y", "-z")),
+        (("d",), ("x", "-y", "z")),
+    }
+
+
 @pytest.mark.parametrize("missing", ["normals", "disparity", "rig"])
 def test_without_truth_there_is_no_finding(missing: str) -> None:
     bare: StereoSample = replace(corner_sample(), **{missing: None})
@@ -148,8 +164,20 @@ def test_invalid_normals_do_not_spoil_the_check() -> None:
     assert not check_normal_axes([replace(sample, normals=normals)]).wrong
 
 
+def test_plain_vectors_in_a_file_of_irs_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("OpenEXR")
+    normals = corner_sample().normals
+    for name, stored in (("plain", normals), ("encoded", (normals + 1) / 2)):
+        write_exr(tmp_path / f"{name}.exr", {"RGB"[axis]: stored[..., axis] for axis in range(3)})
+    assert np.allclose(read_exr_normals(tmp_path / "encoded.exr"), normals, atol=1e-6)
+    with pytest.raises(DisparityError, match=r"plain\.exr: holds plain unit vectors n, but IRS stores \(n \+ 1\) / 2"):
+        read_exr_normals(tmp_path / "plain.exr")
+
+
 def test_spread_indices() -> None:
     assert spread_indices(100, 4) == [0, 25, 50, 75]
     assert spread_indices(2, 4) == [0, 1]
+    assert spread_indices(8, 4) == list(range(8))
+    assert spread_indices(9, 4) == [0, 2, 4, 6]
     assert spread_indices(None, 3) == [0, 1, 2]
     assert spread_indices(0) == []

@@ -259,7 +259,7 @@ def test_damaged_exr(tmp_path: Path) -> None:
     with pytest.raises(DisparityError, match="channels"):
         data[0]
     write_exr(tmp_path / "scene_a/1_spherical_1_normal_map_center_0.exr", {"Y": np.ones((32, 64))})
-    with pytest.raises(DisparityError, match="R, G and B"):
+    with pytest.raises(DisparityError, match="R, G, B are needed"):
         data[1]
 
 

@@ -17,7 +17,7 @@ from vision3d.datasets.photometric import explain
 from vision3d.datasets.registry import open_dataset
 from vision3d.datasets.synthetic import SceneOptions, make_scene
 from vision3d.datasets.toy import list_layouts, write_toy_tree
-from vision3d.datasets.verify import KINDS, find_problem, verify_dataset
+from vision3d.datasets.verify import KINDS, check_sample, find_problem, verify_dataset
 from vision3d.errors import InputError
 from vision3d.io.disparity import write_disparity
 from vision3d.io.images import read_image, write_image
@@ -178,6 +178,20 @@ def test_irs_partners(samples: list[StereoSample], tmp_path: Path) -> None:
     (tmp_path / "Home/ToyRoom/l_00002.png").unlink()
     report = verify_dataset(open_dataset("irs", tmp_path, "all", on_error="skip"))
     assert [(item.kind, item.scene) for item in report.problems] == [("orphan", "Home/ToyRoom/l_00002.png")]
+
+
+def test_normals(samples: list[StereoSample]) -> None:
+    normals = np.zeros((HEIGHT, WIDTH, 3), np.float32)
+    normals[..., 2] = -1.04  # within the 5 % of the evaluation
+    normals[:10] = np.nan
+    check = check_sample(replace(samples[0], normals=normals))
+    assert (check.problems, check.unknown_normals) == ((), 10 * WIDTH)
+    normals[: HEIGHT // 2 + 1, :, 0] = np.nan
+    normals[-1, :, 2] = -1.06
+    texts = [item.problem for item in check_sample(replace(samples[0], normals=normals)).problems]
+    assert len(texts) == 2
+    assert f"in {(HEIGHT // 2 + 1) * WIDTH} pixels, more than half" in texts[0]
+    assert f"has {WIDTH} normals whose length is not 1 within 5 %" in texts[1]
 
 
 def test_exposure_does_not_matter(samples: list[StereoSample]) -> None:

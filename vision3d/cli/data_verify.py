@@ -110,4 +110,6 @@ def _print_table(name: str, report: VerifyReport) -> None:
     counts = ", ".join(f"{number} {kind}" for kind, number in report.counts.items()) or "nothing wrong"
     facts = report.to_dict()
     numbers = f"{facts['pairs']} pairs read, {facts['without_truth']} without truth, {facts['compared']} compared"
+    if facts["unknown_normals"]:
+        counts += f"; {facts['unknown_normals']} pixels without a normal"
     out.print(f"{numbers} by warping: {counts}")

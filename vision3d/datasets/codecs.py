@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from vision3d.errors import DisparityError, FileFormatError, ImageError
+from vision3d.geometry.normals import UNIT_TOLERANCE
 from vision3d.io.disparity import read_disparity
 from vision3d.io.exr import read_exr
 from vision3d.io.images import load_pil
@@ -113,7 +114,7 @@ def read_exr_disparity(path: PathLike) -> np.ndarray:
     channels = read_exr(path)
     name = next((name for name in ("G", "Y", "R") if name in channels), None)
     if name is None and len(channels) != 1:
-        raise DisparityError(f"{path}: has the channels {', '.join(channels)}, one named G is expected")
+        raise DisparityError(f"{path}: has the channels {', '.join(channels)}; one named G is needed")
     values = channels[name] if name is not None else next(iter(channels.values()))
     return np.where(np.isfinite(values) & (values > 0), values, np.float32(np.nan))
 
@@ -122,14 +123,26 @@ def read_exr_normals(path: PathLike) -> np.ndarray:
     """[H, W, 3] normals of the channels R, G, B = (n + 1) / 2; vectors with a part outside of [-1, 1] become NaN.
 
     Raises:
-        DisparityError: the file cannot be used or lacks a channel.
+        DisparityError: the file cannot be used or lacks a channel, or holds plain vectors n.
     """
     channels = read_exr(path)
     if not {"R", "G", "B"} <= channels.keys():
-        raise DisparityError(f"{path}: has the channels {', '.join(channels)}, R, G and B are expected")
-    normals = 2 * np.stack([channels[name] for name in "RGB"], axis=-1) - 1
+        raise DisparityError(f"{path}: has the channels {', '.join(channels)}; R, G, B are needed")
+    stored = np.stack([channels[name] for name in "RGB"], axis=-1)
+    if _are_plain_vectors(stored):
+        raise DisparityError(f"{path}: holds plain unit vectors n, but IRS stores (n + 1) / 2; encode them like that")
+    normals = 2 * stored - 1
     normals[~(np.abs(normals) <= 1).all(axis=-1)] = np.nan
     return normals
+
+
+def _are_plain_vectors(stored: np.ndarray) -> bool:
+    """Whether most of [H, W, 3] has the length 1 and much of it a negative part, which (n + 1) / 2 never has."""
+    known = stored[np.isfinite(stored).all(axis=-1) & (stored != 0).any(axis=-1)]
+    if not len(known):
+        return False
+    unit = np.abs(np.linalg.norm(known, axis=-1) - 1) <= UNIT_TOLERANCE
+    return bool(unit.mean() > 0.5 and (known < 0).any(axis=-1).mean() > 0.25)
 
 
 def check_readable(path: PathLike, text: bytes) -> str:

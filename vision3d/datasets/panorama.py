@@ -302,7 +302,7 @@ def three_channels(path: str) -> np.ndarray:
     channels = read_exr(path)
     names = next((names for names in ("RGB", "XYZ") if set(names) <= channels.keys()), None)
     if names is None:
-        raise DisparityError(f"{path}: holds the channels {', '.join(channels)}; R, G and B are expected")
+        raise DisparityError(f"{path}: holds the channels {', '.join(channels)}; R, G, B are needed")
     values = np.stack([channels[name] for name in names], axis=-1)
     length = np.linalg.norm(values, axis=-1, keepdims=True)
     with np.errstate(invalid="ignore"):

@@ -10,17 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from vision3d.datasets.normal_axes import check_normal_axes, spread_indices
+from vision3d.datasets.normal_axes import find_axes, spread_indices
 from vision3d.datasets.orphans import find_incomplete, find_orphans
 from vision3d.datasets.pairs import PairEntry, SkippingReader, StereoPairs
 from vision3d.datasets.photometric import Explanation, explain
 from vision3d.errors import CalibrationError, FileFormatError, InputError, Vision3DError
+from vision3d.geometry.normals import UNIT_TOLERANCE
 from vision3d.io.calibration import read_calibration
 from vision3d.io.files import atomic_write
 from vision3d.io.images import read_image
@@ -34,7 +35,7 @@ KINDS = {
     "empty": "one colour, all zero, or no finite value",
     "sign": "negative disparities or depths",
     "range": "disparities beyond the width of the image",
-    "normals": "normals that are not of unit length",
+    "normals": "normals that are not of unit length, or unknown in most pixels",
     "axes": "normals with other axes than x right, y down, z forward",
     "calibration": "a calibration that does not fit",
     "photometric": "the disparity does not explain the other view",
@@ -42,6 +43,7 @@ KINDS = {
 """What can be wrong."""
 
 _MAX_BEYOND = 0.01
+_MAX_UNKNOWN_NORMALS = 0.5
 _NO_SCENE = ("orphan", "axes")  # kinds of problems that are no pair's
 Size = tuple[int, int]
 Progress = Callable[[int, int, str], None]
@@ -66,13 +68,22 @@ class PairProblem:
 
 @dataclass(frozen=True)
 class PairCheck:
-    """What was found for one pair: its problems, and how well the disparity explains the right view, where known."""
+    """What was found for one pair.
+
+    Attributes:
+        scene: its name.
+        problems: what is wrong with it.
+        has_truth: whether it has a disparity map (a depth map).
+        similarity, margin: how well the disparity explains the right view, where known.
+        unknown_normals: pixels without a normal (not finite) in the map of normals, where it has one.
+    """
 
     scene: str
     problems: tuple[PairProblem, ...] = ()
     has_truth: bool = False
     similarity: float | None = None
     margin: float | None = None
+    unknown_normals: int | None = None
 
 
 @dataclass
@@ -98,6 +109,7 @@ class VerifyReport:
             "pairs": len(self.pairs),
             "without_truth": sum(not item.has_truth for item in self.pairs),
             "compared": sum(item.similarity is not None for item in self.pairs),
+            "unknown_normals": sum(item.unknown_normals or 0 for item in self.pairs),
             "counts": self.counts,
             "problems": [asdict(item) for item in self.problems],
             "scenes": [
@@ -158,8 +170,8 @@ def _axes_problems(data: Any) -> list[PairProblem]:
     for index in spread_indices(len(data)):
         with contextlib.suppress(Vision3DError, MemoryError):  # reported for the pair itself
             samples.append(data[index])
-    finding = check_normal_axes(sample for sample in samples if isinstance(sample, StereoSample))
-    return [PairProblem(data.name, finding.message, "axes")] if finding is not None and finding.wrong else []
+    findings = find_axes(sample for sample in samples if isinstance(sample, StereoSample))
+    return [PairProblem(data.name, finding.message, "axes") for finding in findings if finding.wrong]
 
 
 def verify_pairs(data: StereoPairs, size: Size | None = None, progress: Progress | None = None) -> list[PairProblem]:
@@ -258,9 +270,7 @@ def check_entry(entry: PairEntry, size: Size | None = None) -> PairCheck:
     if "left" not in parts or "right" not in parts:
         return PairCheck(entry.scene, tuple(problems), "disparity" in parts)
     check = check_sample(StereoSample(scene=entry.scene, **parts), size, paths)  # type: ignore[arg-type]
-    return PairCheck(
-        entry.scene, (*problems, *check.problems), check.has_truth, similarity=check.similarity, margin=check.margin
-    )
+    return replace(check, scene=entry.scene, problems=(*problems, *check.problems))
 
 
 def check_sample(sample: StereoSample, size: Size | None = None, paths: dict[str, str] | None = None) -> PairCheck:
@@ -287,6 +297,7 @@ def check_sample(sample: StereoSample, size: Size | None = None, paths: dict[str
         sample.disparity is not None,
         None if explanation is None or not explanation.points else round(explanation.similarity, 4),
         None if explanation is None or not explanation.points else round(explanation.margin, 4),
+        None if sample.normals is None else int((~np.isfinite(sample.normals).all(axis=-1)).sum()),
     )
 
 
@@ -328,12 +339,17 @@ def _disparity_problems(sample: StereoSample, name: str) -> tuple[list[tuple[str
 def _normal_problems(normals: np.ndarray | None) -> list[tuple[str, str, str]]:
     if normals is None:
         return []
-    lengths = np.linalg.norm(normals, axis=-1)
-    lengths = lengths[np.isfinite(lengths)]
-    if lengths.size == 0:
+    known = normals[np.isfinite(normals).all(axis=-1)]
+    if not len(known):
         return [("empty", "normals", "has no valid normal")]
-    bad = int((np.abs(lengths - 1) > 0.02).sum())
-    return [("normals", "normals", f"has {bad} normals whose length is not 1 within 2 %")] if bad else []
+    found = []
+    unknown = normals.shape[0] * normals.shape[1] - len(known)
+    if unknown > _MAX_UNKNOWN_NORMALS * (unknown + len(known)):
+        found.append(f"has no normal (NaN, or a component outside [-1, 1]) in {unknown} pixels, more than half")
+    bad = int((np.abs(np.linalg.norm(known, axis=-1) - 1) > UNIT_TOLERANCE).sum())
+    if bad:
+        found.append(f"has {bad} normals whose length is not 1 within {100 * UNIT_TOLERANCE:.0f} %")
+    return [("normals", "normals", text) for text in found]
 
 
 def _rig_problems(entry: PairEntry, size: Size) -> Iterator[PairProblem]:

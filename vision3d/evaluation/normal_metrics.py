@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vision3d.errors import InputError
 from vision3d.evaluation.depth_metrics import ANGLES, NormalMetrics
+from vision3d.geometry.normals import UNIT_TOLERANCE
 
-UNIT_TOLERANCE = 0.05  # largest deviation of the length of a true normal from 1
 _RANGE = 1.0 + 1e-6  # components of normals decoded from files
 
 

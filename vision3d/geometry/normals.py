@@ -16,6 +16,7 @@ from vision3d.types import Camera
 Map = TypeVar("Map", np.ndarray, Tensor)
 Intrinsics = Camera | np.ndarray | Tensor
 
+UNIT_TOLERANCE = 0.05  # largest deviation of the length of a stored normal from 1
 _BEND_RATIO = 3.0  # a bend this much sharper than the next one is taken for an edge
 _SHIFTED_COST = 2.0  # residual of a shifted window against that of the centred one
 _LEAST_FACING = 1e-3  # -n . ray / |ray| of a normal that was turned to the camera
