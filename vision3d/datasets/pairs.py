@@ -28,6 +28,7 @@ IMAGE_SUFFIXES = (".png", ".webp", ".jpg", ".jpeg", ".ppm", ".pgm")
 OnError = Literal["raise", "skip"]
 _SPLIT_NAMES = {"val": "validation", "valid": "validation", "training": "train", "testing": "test"}
 _MAX_DEPTH = 12
+_LEAVE_OUT = "leave such pairs out with a skip file (option skip_file; 'vision3d data verify' writes one)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ class StereoPairs(SkippingReader):
                 usable.append(entry)
         if problems and self.on_error == "raise":
             count = f"{len(problems)} of {len(problems) + len(usable)} pairs of {self.name} cannot be used, the first: "
-            raise FileFormatError(f"{count if len(problems) > 1 else ''}{problems[0][1]}, or pass on_error='skip'")
+            raise FileFormatError(f"{count if len(problems) > 1 else ''}{problems[0][1]}, or {_LEAVE_OUT}")
         if problems:
             self.skipped.update((printable(entry.scene), message) for entry, message in problems)
             self._warn(problems[0][1])
