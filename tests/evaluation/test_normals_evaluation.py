@@ -93,6 +93,18 @@ def test_wrong_axes_are_reported(tmp_path: Path) -> None:
     assert "y and z turned around" in axes["message"]
 
 
+def test_left_out_truth_gives_a_warning_and_a_set_without_any_an_error(tmp_path: Path) -> None:
+    bad, good = corner_sample(scene="bad"), corner_sample(scene="good")
+    write_pool(tmp_path / "one", [replace(bad, normals=bad.normals * 2), good])
+    report = evaluate(tmp_path / "one")
+    assert report["pooled"]["pixels"] == 64 * 128
+    assert [text.partition(":")[0] for text in report["warnings"]] == ["bad"]
+    assert "100 % of the true normals" in report["warnings"][0]
+    write_pool(tmp_path / "all", [replace(bad, normals=bad.normals * 2)])
+    with pytest.raises(InputError, match=r"no pixel of any scene \(1\) has a valid true normal"):
+        evaluate(tmp_path / "all")
+
+
 @pytest.mark.parametrize(("missing", "reason"), [("normals", "no true normals"), ("rig", "no calibration")])
 def test_sets_without_normals_or_calibration_are_refused(tmp_path: Path, missing: str, reason: str) -> None:
     write_pool(tmp_path, [replace(corner_sample(), **{missing: None})])
@@ -118,6 +130,8 @@ def test_the_command(pool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(capsys.readouterr().out)
     assert report["model"] == "covonet"
     assert report["normals_from"] == "plane fitting"
+    assert main.main(arguments) == 0
+    assert "split all, 1 scene measured" in " ".join(capsys.readouterr().out.split())
     assert main.main([*arguments, "--baseline", "bm"]) == 2
     assert "--baseline does not go with --task normals" in capsys.readouterr().err
     assert main.main(["evaluate", "--task", "normals"]) == 2

@@ -225,7 +225,9 @@ def _print_table(report: dict[str, Any]) -> None:
     shown = [report, baseline] if baseline else [report]
     title = report["model"] if not baseline else f"{report['model']} / {baseline['name']}"
     counted = "all pixels with ground truth" if "headline" not in report else report["protocol"]["title"]
-    table = Table(title=escape(title), caption=f"{counted}; means over scenes; s = seconds per pair")
+    table = Table(
+        title=escape(title), caption=f"{counted}; means over scenes; {measured(report)}; s = seconds per pair"
+    )
     table.add_column("scene", no_wrap=True)
     for column in COLUMNS:
         table.add_column(TITLES[column], justify="right", no_wrap=True)
@@ -250,6 +252,13 @@ def _print_table(report: dict[str, Any]) -> None:
     console().print(table)
     if report.get("confidence"):
         _print_confidence(report["confidence"])
+
+
+def measured(report: dict[str, Any]) -> str:
+    """What was measured: the split, and the number of scenes."""
+    number = len(report["scenes"])
+    split = f"split {report['split']}, " if report.get("split") else ""
+    return f"{split}{number} scene{'' if number == 1 else 's'} measured"
 
 
 def _print_confidence(figures: dict[str, Any]) -> None:

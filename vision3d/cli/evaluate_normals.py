@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from vision3d.cli.evaluate import measured
 from vision3d.cli.output import console, to_json
 
 _COLUMNS = {
@@ -53,8 +54,11 @@ def run_normals(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         )
     for entry in report["skipped"]:
         messages.print(f"skipped {entry['scene']}: {entry['reason']}", markup=False)
+    warnings = list(report["warnings"])
     if report["axes"] is not None and report["axes"]["wrong"]:
-        messages.print(f"vision3d: warning: {report['axes']['message']}", markup=False)
+        warnings.append(report["axes"]["message"])
+    for text in warnings:
+        messages.print(f"vision3d: warning: {text}", markup=False, soft_wrap=True)
     if arguments.json == "-":
         print(to_json(report))
         return 0
@@ -69,7 +73,8 @@ def _print_table(report: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(f"{report['model']}, normals of {report['dataset']}"))
+    title = f"{report['model']}, normals of {report['dataset']}"
+    table = Table(title=escape(title), caption=escape(f"{measured(report)}; s = seconds per pair"))
     table.add_column("scene", no_wrap=True)
     for title in _COLUMNS.values():
         table.add_column(title, justify="right", no_wrap=True)

@@ -17,13 +17,14 @@ from vision3d.errors import InputError, UnknownNameError
 from vision3d.evaluation.dataset import DEFAULT_SPLITS, select_scenes
 from vision3d.evaluation.matchers import WARM_UP_CROP, Progress
 from vision3d.evaluation.metrics import DisparityMetrics
-from vision3d.evaluation.normal_metrics import NormalSetMetrics
+from vision3d.evaluation.normal_metrics import NormalSetMetrics, valid_normals
 from vision3d.geometry.normals import fit_normals, normals_from_disparity
 from vision3d.types import StereoRig, StereoSample
 
 if TYPE_CHECKING:
     from torch import nn
 
+_MOSTLY = 0.5  # share of the pixels of a scene without a valid true normal from which we warn
 NORMAL_BASELINES = ("plane fitting", "finite differences")
 _TEXT = (
     "angle between predicted and true normals, pooled over the pixels with unit true normals; the baselines take the "
@@ -76,13 +77,13 @@ def evaluate_normals(
     Returns:
         ``{"task", "model", "dataset", "split", "scenes": [{"scene", "mean", "median", "rmse", "within11.25", ...,
         "seconds"}], "pooled" (with "image_mean", "invalid_truth", "invalid_prediction"), "disparity": {"epe", ...},
-        "baselines": {name: {"scenes", "pooled"}}, "axes", "skipped", "protocol"}``; angles in degrees, shares in
-        percent, seconds a pair (of baselines, and so of a network without normals: beyond those of the disparity). Of a
-        network without disparity ``disparity`` is None and there are no baselines.
+        "baselines": {name: {"scenes", "pooled"}}, "axes", "skipped", "warnings", "protocol"}``;
+        angles in degrees, shares in percent, seconds a pair (of baselines, and so of a network without normals: beyond
+        those of the disparity). Of a network without disparity ``disparity`` is None and there are no baselines.
 
     Raises:
         UnknownNameError: an unknown model, data set, or name in ``exclude``.
-        InputError: no scene with true normals and calibration is left.
+        InputError: no scene with true normals and calibration is left, or no valid true normal in any.
         ConfigError, FileFormatError: see ``open_dataset``.
     """
     from vision3d.datasets.registry import find_dataset, list_datasets, open_dataset
@@ -105,6 +106,11 @@ def evaluate_normals(
         place = "" if root is None else f"{os.fspath(root)}: "
         reason = f" ({run.skipped[0]['reason']})" if run.skipped else ""
         raise InputError(f"{place}no scene of {dataset} ({chosen}) with true normals is left to evaluate{reason}")
+    if not any(method.metrics.pooled.pixels for method in run.methods.values()):
+        raise InputError(
+            f"{dataset} ({chosen}): no pixel of any scene ({run.scenes}) has a valid true normal, so nothing can be "
+            "measured; 'vision3d data verify' says what is wrong with them"
+        )
     report = {"task": "normals", "model": name, "dataset": dataset, "split": chosen, **run.report()}
     report["axes"] = describe_axes(axes)
     report["protocol"] = _protocol(scale, radius)
@@ -119,6 +125,8 @@ class _Run:
         self.methods = {name: _Method() for name in ("network", *NORMAL_BASELINES)}
         self.disparity = DisparityMetrics((1.0, 2.0, 3.0))
         self.skipped: list[dict[str, str]] = []
+        self.warnings: list[str] = []
+        self.scenes = 0
         self._warm = False
 
     def add(self, sample: StereoSample) -> None:
@@ -146,6 +154,8 @@ class _Run:
         )
         seconds = time.perf_counter() - start
         truth = np.asarray(sample.normals, dtype=np.float32)
+        self.scenes += 1
+        self._warn(sample.scene, truth)
         if result.normals is not None:
             self.methods["network"].add(sample.scene, result.normals, truth, seconds)
         if not np.isfinite(result.disparity).any():  # normals alone
@@ -157,6 +167,15 @@ class _Run:
             normals = baseline_normals(name, result.disparity, sample.rig, self.radius)
             self.methods[name].add(sample.scene, normals, truth, time.perf_counter() - start)
 
+    def _warn(self, scene: str, truth: np.ndarray) -> None:
+        """Note a scene where most of the true normals are left out."""
+        left_out = 1.0 - float(valid_normals(truth).mean())
+        if left_out > _MOSTLY:
+            self.warnings.append(
+                f"{scene}: {100 * left_out:.0f} % of the true normals are left out: NaN or no unit vectors "
+                "(IRS stores (n + 1) / 2)"
+            )
+
     def report(self) -> dict[str, Any]:
         """The figures; those of a network without normals are the ones of plane fitting."""
         network = self.methods["network"]
@@ -167,6 +186,7 @@ class _Run:
             "disparity": self.disparity.compute() if self.methods[NORMAL_BASELINES[0]].rows else None,
             "baselines": {name: self.methods[name].summary() for name in NORMAL_BASELINES if self.methods[name].rows},
             "skipped": self.skipped,
+            "warnings": self.warnings,
         }
 
 
