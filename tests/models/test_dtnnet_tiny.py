@@ -37,7 +37,7 @@ def network() -> CompactDTNNet:
     torch.manual_seed(0)
     network = create_model("dtnnet_tiny")
     assert isinstance(network, CompactDTNNet)
-    network.load_stage_one(create_model("covonet", pretrained=True).state_dict())
+    network.load_stage_one(create_model("covonet.synthetic").state_dict())
     return network
 
 
