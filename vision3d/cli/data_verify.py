@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision3d.cli.options import image_size, positive
-from vision3d.cli.output import console, to_json
+from vision3d.cli.output import console, to_json, write_json
 
 if TYPE_CHECKING:
     from vision3d.datasets.verify import VerifyReport
@@ -82,15 +82,12 @@ def _skips(reader: Any) -> bool:
 
 def _give(arguments: argparse.Namespace, report: VerifyReport) -> None:
     """Write or print the report."""
-    from vision3d.io.files import atomic_write
-
-    text = to_json({"dataset": arguments.name, "split": arguments.split, **report.to_dict()})
+    content = {"dataset": arguments.name, "split": arguments.split, **report.to_dict()}
     if arguments.json == "-":
-        print(text)
+        print(to_json(content))
         return
     if arguments.json is not None:
-        with atomic_write(arguments.json) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        write_json(arguments.json, content)
     _print_table(arguments.name, report)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vision3d.cli.options import positive, scale
-from vision3d.cli.output import console, to_json
+from vision3d.cli.output import console, to_json, write_json
 
 COLUMNS = ("epe", "bad1", "bad2", "bad3", "d1", "seconds")
 TITLES = {"epe": "EPE px", "bad1": "bad-1 %", "bad2": "bad-2 %", "bad3": "bad-3 %", "d1": "D1 %", "seconds": "s"}
@@ -110,7 +110,6 @@ def reader_options(pairs: list[str]) -> dict[str, Any]:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, then print the table or the JSON object."""
     from vision3d.errors import InputError
-    from vision3d.io.files import atomic_write
 
     if _is_panorama(arguments):
         from vision3d.cli.evaluate_panorama import run_panorama
@@ -148,8 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(to_json(report))
         return 0
     if arguments.json:
-        with atomic_write(Path(arguments.json)) as temporary:
-            temporary.write_text(to_json(report) + "\n", encoding="utf-8")
+        write_json(arguments.json, report)
     _print_table(report)
     if "headline" in report:
         _print_headline(report)

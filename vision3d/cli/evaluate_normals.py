@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from vision3d.cli.evaluate import measured
-from vision3d.cli.output import console, to_json
+from vision3d.cli.output import console, to_json, write_json
 
 _COLUMNS = {
     "mean": "mean deg",
@@ -29,7 +28,6 @@ def run_normals(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     """
     from vision3d.errors import InputError
     from vision3d.evaluation.normals import evaluate_normals
-    from vision3d.io.files import atomic_write
     from vision3d.pipelines import DEFAULT_STEREO_MODEL
 
     for name in _WITHOUT:
@@ -63,8 +61,7 @@ def run_normals(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         print(to_json(report))
         return 0
     if arguments.json:
-        with atomic_write(Path(arguments.json)) as temporary:
-            temporary.write_text(to_json(report) + "\n", encoding="utf-8")
+        write_json(arguments.json, report)
     _print_table(report)
     return 0
 

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from vision3d.cli.output import console, to_json
+from vision3d.cli.output import console, to_json, write_json
 
 _COLUMNS = {
     "abs_rel": ("MRE", 4),
@@ -30,7 +29,6 @@ def run_panorama(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     """
     from vision3d.errors import InputError
     from vision3d.evaluation.panoramas import evaluate_panoramas
-    from vision3d.io.files import atomic_write
 
     for name in _WITHOUT:
         if getattr(arguments, name):
@@ -64,8 +62,7 @@ def run_panorama(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         print(to_json(report))
         return 0
     if arguments.json:
-        with atomic_write(Path(arguments.json)) as temporary:
-            temporary.write_text(to_json(report) + "\n", encoding="utf-8")
+        write_json(arguments.json, report)
     _print_table(report)
     return 0
 

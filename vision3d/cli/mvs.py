@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision3d.cli.options import image_size, positive
-from vision3d.cli.output import console, to_json
+from vision3d.cli.output import console, to_json, write_json
 
 if TYPE_CHECKING:
     from vision3d.multiview.filters import FilterSettings
@@ -54,9 +54,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Reconstruct the scene and say where the results are."""
-    import json
-
-    from vision3d.io.files import atomic_write
     from vision3d.multiview.pipeline import predict_mvs
 
     settings = _filter(arguments)
@@ -79,9 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
             check_memory=not arguments.force,
             progress=progress,
         )
-    report = json.loads(to_json(result.report()))
-    with atomic_write(result.folder / "report.json") as temporary:
-        temporary.write_text(to_json(report), encoding="utf-8")
+    report = result.report()
+    write_json(result.folder / "report.json", report)
     for warning in result.warnings:
         print(f"vision3d: warning: {arguments.folder}: {warning}", file=sys.stderr)
     text = f"{len(result.views)} depth maps ({result.reused} of an earlier run), {result.points} points"

@@ -42,3 +42,11 @@ def plain(value: Any) -> Any:
 def to_json(value: Any) -> str:
     """``value`` as strict JSON text, indented."""
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write ``value`` as strict JSON: to a temporary file beside ``path``, then renamed."""
+    from vision3d.io.files import atomic_write
+
+    with atomic_write(Path(path)) as temporary:
+        temporary.write_text(to_json(value) + "\n", encoding="utf-8")

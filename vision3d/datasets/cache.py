@@ -21,7 +21,8 @@ from typing import Literal
 import numpy as np
 
 from vision3d.datasets.pairs import OnError, SkippingReader, read_skip_file, warn_unknown_scenes
-from vision3d.errors import CalibrationError, FileFormatError, InputError, OutputError
+from vision3d.datasets.shards import save_shard
+from vision3d.errors import CalibrationError, FileFormatError, InputError
 from vision3d.types import Camera, StereoRig, StereoSample
 
 _PARTS = ("left", "right", "disparity")
@@ -181,23 +182,14 @@ def write_pool(
 
 
 def _write_shard(folder: Path, name: str, samples: list[StereoSample], dtype: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        facts: dict[str, object] = {"scenes": [sample.scene for sample in samples]}
-        stacks = {part: np.stack([np.asarray(getattr(sample, part)) for sample in samples]) for part in _PARTS}
-        if any(sample.normals is not None for sample in samples):
-            unknown = np.full(samples[0].left.shape, np.nan, np.float16)
-            maps = [unknown if sample.normals is None else sample.normals for sample in samples]
-            stacks["normals"], facts["normals"] = np.stack(maps), True
-        if any(sample.rig is not None for sample in samples):
-            facts["rigs"] = [_rig_numbers(sample.rig) for sample in samples]
-        for part, stack in stacks.items():
-            kind = {"disparity": dtype, "normals": "float16"}.get(part, "uint8")
-            temporary = folder / f".{name}.{part}.tmp.npy"
-            np.save(temporary, stack.astype(kind))
-            os.replace(temporary, folder / f"{name}.{part}.npy")
-        temporary = folder / f".{name}.tmp"
-        temporary.write_text(json.dumps(facts), encoding="utf-8")
-        os.replace(temporary, folder / f"{name}.json")
-    except OSError as error:
-        raise OutputError(f"{folder}: the pool cannot be written ({error.strerror}): check the path") from error
+    facts: dict[str, object] = {"scenes": [sample.scene for sample in samples]}
+    stacks = {part: np.stack([np.asarray(getattr(sample, part)) for sample in samples]) for part in _PARTS}
+    if any(sample.normals is not None for sample in samples):
+        unknown = np.full(samples[0].left.shape, np.nan, np.float16)
+        maps = [unknown if sample.normals is None else sample.normals for sample in samples]
+        stacks["normals"], facts["normals"] = np.stack(maps), True
+    if any(sample.rig is not None for sample in samples):
+        facts["rigs"] = [_rig_numbers(sample.rig) for sample in samples]
+    kinds = {"disparity": dtype, "normals": "float16"}
+    stacks = {part: stack.astype(kinds.get(part, "uint8")) for part, stack in stacks.items()}
+    save_shard(folder, name, stacks, facts)

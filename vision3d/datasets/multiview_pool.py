@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vision3d.datasets.multiview import MultiViewDataset, View, ViewEntry
-from vision3d.errors import CalibrationError, FileFormatError, InputError, OutputError
+from vision3d.datasets.shards import save_shard
+from vision3d.errors import CalibrationError, FileFormatError, InputError
 from vision3d.types import Camera, MultiViewSample
 
 _SUFFIX = ".multiview.json"
@@ -96,10 +97,7 @@ def write_multiview_pool(
     for number, part in enumerate(_batches(samples, shard_size)):
         for sample in part:
             _check_sample(sample, part[0])
-        try:
-            _write_shard(Path(folder), f"{prefix}{number:05d}", part)
-        except OSError as error:
-            raise OutputError(f"{folder}: the pool cannot be written ({error.strerror}): check the path") from error
+        _write_shard(Path(folder), f"{prefix}{number:05d}", part)
         count += len(part)
     return count
 
@@ -118,7 +116,6 @@ def _check_sample(sample: MultiViewSample, first: MultiViewSample) -> None:
 
 
 def _write_shard(folder: Path, name: str, samples: list[MultiViewSample]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     facts = {
         "scenes": [sample.scene for sample in samples],
         "unit": samples[0].unit,
@@ -132,13 +129,7 @@ def _write_shard(folder: Path, name: str, samples: list[MultiViewSample]) -> Non
         "images": np.stack([np.stack(sample.images) for sample in samples]),
         "depth": np.stack(masked).astype(np.float32),
     }
-    for part, stack in stacks.items():
-        temporary = folder / f".{name}.{part}.tmp.npy"
-        np.save(temporary, stack)
-        os.replace(temporary, folder / f"{name}.{part}.npy")
-    temporary = folder / f".{name}.tmp"
-    temporary.write_text(json.dumps(facts), encoding="utf-8")
-    os.replace(temporary, folder / f"{name}{_SUFFIX}")
+    save_shard(folder, name, stacks, facts, _SUFFIX)
 
 
 def _open_shard(name: Path) -> _Shard:

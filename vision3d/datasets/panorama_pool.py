@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch.utils.data import Dataset
 
-from vision3d.errors import FileFormatError, InputError, OutputError, check_option_names
+from vision3d.datasets.shards import save_shard
+from vision3d.errors import FileFormatError, InputError, check_option_names
 from vision3d.types import PanoramaSample
 
 _Shard = tuple[np.ndarray, np.ndarray, list[str]]
@@ -115,17 +116,7 @@ def _write_shard(folder: Path, name: str, samples: list[PanoramaSample], dtype: 
         "image": np.stack([np.asarray(sample.image, dtype=np.uint8) for sample in samples]),
         "depth": np.stack([np.asarray(sample.depth, dtype=dtype) for sample in samples]),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for part, stack in stacks.items():
-            temporary = folder / f".{name}.{part}.tmp.npy"
-            np.save(temporary, stack)
-            os.replace(temporary, folder / f"{name}.{part}.npy")
-        temporary = folder / f".{name}.tmp"
-        temporary.write_text(json.dumps({"scenes": [sample.scene for sample in samples]}), encoding="utf-8")
-        os.replace(temporary, folder / f"{name}.json")
-    except OSError as error:
-        raise OutputError(f"{folder}: the pool cannot be written ({error.strerror}): check the path") from error
+    save_shard(folder, name, stacks, {"scenes": [sample.scene for sample in samples]})
 
 
 class RoomPanoramas(Dataset[PanoramaSample]):
