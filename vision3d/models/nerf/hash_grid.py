@@ -93,13 +93,24 @@ class HashGrid(nn.Module):
         self.register_buffer("corners", torch.tensor(corners), persistent=False)
         self.output_size = levels * features
 
-    def _rows_of(self, cells: Tensor, resolution: int) -> Tensor:
-        """Rows [P, 8] of the corners of the cells [P, 3]."""
+    def _hashed_rows(self, cells: Tensor) -> Tensor:
+        """Rows [P, 8] of the corners of the cells [P, 3] in a level whose corners share rows."""
         x, y, z = (cells[:, None] + self.corners).unbind(-1)
-        side = resolution + 1
-        if side**3 <= self.rows:
-            return (x * side + y) * side + z
         return (x * _PRIMES[0] ^ y * _PRIMES[1] ^ z * _PRIMES[2]) & (self.rows - 1)
+
+    def _interpolated(self, table: Tensor, points: Tensor, resolution: int) -> Tensor:
+        """Features [P, C] of one level at points [P, 3] in [0, 1]."""
+        side = resolution + 1
+        if side**3 <= self.rows:  # every corner has its row: an ordinary volume, for which torch has a fast kernel
+            volume = table.view(side, side, side, -1).permute(3, 0, 1, 2)[None]
+            places = (points.flip(-1) * 2 - 1).view(1, 1, 1, -1, 3)
+            return F.grid_sample(volume, places, align_corners=True)[0, :, 0, 0].T
+        scaled = points * resolution
+        cells = scaled.detach().floor().clamp(max=resolution - 1)
+        inside = scaled - cells
+        sides = torch.stack([1 - inside, inside], 1)  # [P, 2, 3]
+        weights = sides[:, :, None, None, 0] * sides[:, None, :, None, 1] * sides[:, None, None, :, 2]
+        return weighted_rows(table, self._hashed_rows(cells.long()), weights.flatten(1))
 
     def forward(self, points: Tensor, progress: float = 1.0) -> Tensor:
         """Features [P, levels * features] at points [P, 3] in [0, 1] (others are moved to the border).
@@ -114,13 +125,7 @@ class HashGrid(nn.Module):
             if opening == 0:
                 found.append(points.new_zeros(len(points), table.shape[1]))
                 continue
-            scaled = points * resolution
-            cells = scaled.detach().floor().clamp(max=resolution - 1)
-            inside = scaled - cells
-            sides = torch.stack([1 - inside, inside], 1)  # [P, 2, 3]
-            weights = sides[:, :, None, None, 0] * sides[:, None, :, None, 1] * sides[:, None, None, :, 2]
-            rows = self._rows_of(cells.long(), resolution)
-            values = weighted_rows(table, rows, weights.flatten(1))
+            values = self._interpolated(table, points, resolution)
             found.append(values if opening == 1 else opening * values)
         return torch.cat(found, -1)
 
