@@ -126,12 +126,17 @@ def errors_in(log: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-@pytest.mark.parametrize("kind", ["calibrated", "uncalibrated", "cloud"])
+@pytest.mark.parametrize("kind", ["calibrated", "uncalibrated", "cloud", "cameras"])
 def test_browser_draws_the_cloud(tmp_path: Path, kind: str) -> None:
     page = tmp_path / "view.html"
     result = make_result(240, 320, calibrated=kind == "calibrated")
-    if kind == "cloud":
-        write_cloud_view(page, make_result(240, 320).pointcloud(), "cloud.ply")
+    if kind in ("cloud", "cameras"):
+        cloud = make_result(240, 320).pointcloud()
+        poses = np.tile(np.eye(4), (5, 1, 1))
+        poses[:, 0, 3] = np.linspace(-0.4, 0.4, 5)
+        lens = np.array([[200.0, 0, 80], [0, 200, 60], [0, 0, 1]])
+        cameras = [Camera(lens, 160, 120, None, pose) for pose in poses] if kind == "cameras" else ()
+        write_cloud_view(page, cloud, "cloud.ply", cameras=cameras)
     else:
         write_view(page, result)
     picture, log = screenshot(page, tmp_path)
@@ -140,6 +145,9 @@ def test_browser_draws_the_cloud(tmp_path: Path, kind: str) -> None:
     drawn = cloud[np.abs(cloud.astype(int) - [16, 14, 12]).max(axis=2) > 24]
     assert len(drawn) > 0.15 * cloud.shape[0] * cloud.shape[1]
     assert len(np.unique(drawn // 32, axis=0)) > 20
+    if kind == "cameras":
+        for color in ((60, 170, 255), (255, 180, 90)):  # BGR of the pyramids and of the path
+            assert (np.abs(picture.astype(int) - color).max(axis=2) < 40).sum() > 50
 
 
 @pytest.mark.slow

@@ -100,6 +100,35 @@ def read_sequence(
     return ImageSequence([f"frame_{number:06d}" for number in numbers], frames, None, root)
 
 
+def reread_images(
+    path: PathLike | None, names: Sequence[str], size: tuple[int, int], frames: Sequence[int]
+) -> list[np.ndarray]:
+    """Some frames of a sequence that was read before.
+
+    Args:
+        path: its folder or video, or the folder that holds copies of the images; None raises.
+        names: of all frames, as :func:`read_sequence` gave them.
+        size: (height, width) that they had.
+        frames: numbers of the wanted ones, ascending.
+
+    Raises:
+        InputError: no path. ImageError: the images are not there, or cannot be used.
+    """
+    if path is None:
+        raise InputError("the images of this sequence were arrays: give the folder that holds them")
+    root, wanted = Path(path), [names[frame] for frame in frames]
+    if root.is_dir():
+        places = [root / "images", root, *(root / name for name in list_folder(root)[0])]
+        folder = next((place for place in places if all((place / name).is_file() for name in wanted)), None)
+        if folder is None:
+            raise ImageError(f"{root}: does not hold the images {wanted[0]} ...; give the folder that they are in now")
+        return _resized(((folder / name, read_image(folder / name)) for name in wanted), size)
+    numbers = [int(name.rpartition("_")[2]) if name.startswith("frame_") else 0 for name in names]
+    every = max(numbers[1] - numbers[0], 1) if len(numbers) > 1 else 1
+    stream = _video_frames(root, every, len(names), [])
+    return _resized((frame for number, frame in enumerate(stream) if number in set(frames)), size)
+
+
 def natural_order(names: Sequence[str]) -> list[str]:
     """Names sorted with runs of digits as numbers: ``["1.png", "2.png", "10.png"]``."""
     return sorted(names, key=lambda name: ([_part(part) for part in re.split(r"(\d+)", name)], name))

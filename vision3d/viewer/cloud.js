@@ -63,7 +63,7 @@ class CloudViewer {
     // The camera starts where the left camera stood, moved a little to the side so that the depth is seen.
     this.target = [...this.cloud.center];
     // A little behind and beside the camera that took the picture: nothing can stand in the way there.
-    this.distance = 1.2 * Math.max(Math.hypot(...this.target), 0.3 * this.cloud.radius);
+    this.distance = (this.cloud.lines ? 1.8 : 1.2) * Math.max(Math.hypot(...this.target), 0.3 * this.cloud.radius);
     if (this.distance > 8 * this.cloud.radius) this.distance = 2.6 * this.cloud.radius;
     this.home = this.distance;
     this.yaw = -0.16;
@@ -85,21 +85,27 @@ class CloudViewer {
     if (!gl.getProgramParameter(program, gl.LINK_STATUS)) throw new Error(gl.getProgramInfoLog(program));
     gl.useProgram(program);
     this.place = (name) => gl.getUniformLocation(program, name);
-    this.attribute(program, "position", decode(this.cloud.positions, Uint16Array), gl.UNSIGNED_SHORT, 8);
-    this.attribute(program, "color", decode(this.cloud.colors, Uint8Array), gl.UNSIGNED_BYTE, 4);
-    gl.uniform3fv(this.place("low"), this.cloud.low);
-    gl.uniform3fv(this.place("extent"), this.cloud.extent);
+    const { lines } = this.cloud;
+    this.points = [
+      this.attribute(program, "position", decode(this.cloud.positions, Uint16Array), gl.UNSIGNED_SHORT, 8),
+      this.attribute(program, "color", decode(this.cloud.colors, Uint8Array), gl.UNSIGNED_BYTE, 4)];
+    this.lines = lines && [
+      this.attribute(program, "position", decode(lines.positions, Float32Array), gl.FLOAT, 12),
+      this.attribute(program, "color", decode(lines.colors, Uint8Array), gl.UNSIGNED_BYTE, 4)];
     gl.enable(gl.DEPTH_TEST);
     gl.clearColor(0.047, 0.055, 0.063, 1);
   }
 
+  // Stores the values of an attribute; the function that it returns selects them for drawing.
   attribute(program, name, values, kind, stride) {
-    const gl = this.gl;
-    const index = gl.getAttribLocation(program, name);
-    gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
+    const gl = this.gl, index = gl.getAttribLocation(program, name), buffer = gl.createBuffer();
+    gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
     gl.bufferData(gl.ARRAY_BUFFER, values, gl.STATIC_DRAW);
     gl.enableVertexAttribArray(index);
-    gl.vertexAttribPointer(index, 3, kind, true, stride, 0);
+    return () => {
+      gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
+      gl.vertexAttribPointer(index, 3, kind, true, stride, 0);
+    };
   }
 
   request() {
@@ -134,7 +140,15 @@ class CloudViewer {
       perspective(this.cloud.inside ? 1.2 : 0.85, width / height, Math.max(span * 1e-4, this.distance * 0.01), span));
     gl.uniform1f(this.place("size"), this.size * ratio);
     gl.uniform1f(this.place("reach"), this.home);
-    gl.drawArrays(gl.POINTS, 0, this.cloud.count);
+    this.show(this.points, this.cloud.low, this.cloud.extent, gl.POINTS, this.cloud.count);
+    if (this.lines) this.show(this.lines, [0, 0, 0], [1, 1, 1], gl.LINES, this.cloud.lines.count);
+  }
+
+  show(attributes, low, extent, kind, count) {
+    for (const select of attributes) select();
+    this.gl.uniform3fv(this.place("low"), low);
+    this.gl.uniform3fv(this.place("extent"), extent);
+    this.gl.drawArrays(kind, 0, count);
   }
 
   turn(dx, dy) {

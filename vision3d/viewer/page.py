@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import json
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +30,7 @@ MAX_POINTS = 300_000
 _ERROR_TITLES = {"epe": "EPE px", "bad1": "bad-1 %", "bad2": "bad-2 %", "bad3": "bad-3 %", "d1": "D1 %"}
 MAX_MAP_PIXELS = 1_000_000
 _UNKNOWN = 65535  # code of an unknown value in the 16-bit maps
+_FRUSTUM_DEPTH = 0.06  # of the pyramids that stand for cameras, as a share of the cloud's radius
 _FAR_FACTOR = 4.0  # points beyond this multiple of the median distance are left out of the page's cloud
 
 
@@ -73,14 +77,65 @@ def _titled(figures: dict[str, Any]) -> dict[str, Any]:
     return {**figures, "errors": rows}
 
 
-def write_cloud_view(path: str | os.PathLike[str], cloud: PointCloud, title: str) -> None:
-    """Write a page that shows nothing but a cloud.
+def write_cloud_view(
+    path: str | os.PathLike[str],
+    cloud: PointCloud,
+    title: str,
+    *,
+    cameras: Sequence[Camera] = (),
+    report: Mapping[str, Any] | None = None,
+    metric: bool = True,
+) -> None:
+    """Write a page that shows a cloud and, if given, the cameras that saw it.
+
+    Args:
+        path: the HTML file.
+        cloud: the points, world axes.
+        title: of the page.
+        cameras: drawn as pyramids, joined by the path of their centres; the page starts behind the middle one.
+        report: further figures (``files``, ``warnings`` and the entries that :file:`view.js` knows).
+        metric: the unit is the metre; False says that the scale is arbitrary.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    report = {"points": len(cloud), "warnings": []}
-    write_page(path, {"title": title, "report": report, "colors": {}, "maps": {}, "cloud": cloud_payload(cloud)})
+    if cameras:
+        cloud, cameras = _seen_from_middle(cloud, cameras)
+    shown = cloud_payload(cloud, metric=metric)
+    if shown is not None and cameras:
+        shown["lines"] = _frusta(cameras, shown["radius"])
+    figures = {"points": len(cloud), "warnings": [], **(report or {})}
+    write_page(path, {"title": title, "report": figures, "colors": {}, "maps": {}, "cloud": shown})
+
+
+def _seen_from_middle(cloud: PointCloud, cameras: Sequence[Camera]) -> tuple[PointCloud, list[Camera]]:
+    """Cloud and cameras in the axes of the middle camera, where the page's eye starts."""
+    pose = cameras[len(cameras) // 2].world_to_camera
+    points = (cloud.points @ pose[:3, :3].T + pose[:3, 3]).astype(np.float32)
+    back = np.linalg.inv(pose)
+    moved = [replace(camera, world_to_camera=camera.world_to_camera @ back) for camera in cameras]
+    return replace(cloud, points=points), moved
+
+
+def _frusta(cameras: Sequence[Camera], radius: float) -> dict[str, Any]:
+    """Line segments (pairs of points): a pyramid for each camera in orange, the path of the centres in blue."""
+    segments: list[np.ndarray] = []
+    centers = []
+    for camera in cameras:
+        width, height = camera.width or round(2 * camera.cx + 1), camera.height or round(2 * camera.cy + 1)
+        corners = np.array([[-0.5, -0.5], [width - 0.5, -0.5], [width - 0.5, height - 0.5], [-0.5, height - 0.5]])
+        rays = np.column_stack([corners, np.ones(4)]) @ np.linalg.inv(camera.intrinsics).T
+        local = np.concatenate([np.zeros((1, 3)), _FRUSTUM_DEPTH * radius * rays])
+        to_world = np.linalg.inv(camera.world_to_camera)
+        world = local @ to_world[:3, :3].T + to_world[:3, 3]
+        segments += [world[[0, corner]] for corner in range(1, 5)]
+        segments += [world[[corner, corner % 4 + 1]] for corner in range(1, 5)]
+        centers.append(world[0])
+    path = [np.stack(pair) for pair in itertools.pairwise(centers)]
+    points = np.concatenate([*segments, *path]).astype("<f4")
+    colors = np.full((len(points), 4), (255, 170, 60, 255), np.uint8)
+    colors[2 * len(segments) :] = 90, 180, 255, 255
+    return {"count": len(points), "positions": _base64(points), "colors": _base64(colors)}
 
 
 def cloud_payload(cloud: PointCloud, max_points: int = MAX_POINTS, metric: bool = True) -> dict[str, Any] | None:
@@ -119,8 +174,6 @@ def cloud_payload(cloud: PointCloud, max_points: int = MAX_POINTS, metric: bool 
 
 def _display_cloud(result: StereoResult) -> PointCloud:
     """The cloud of the page: metric if calibrated, else of a nominal camera (right in shape only roughly)."""
-    from dataclasses import replace
-
     shown = result if result.rig is not None else replace(result, **_nominal_depth(result))
     cloud = shown.pointcloud(normals=False)
     if len(cloud) < 100:

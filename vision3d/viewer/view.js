@@ -17,7 +17,7 @@ function showCloud(data) {
   element("reset-view").addEventListener("click", () => viewer.reset());
   const { count, total, metric } = data.cloud;
   const shown = count < total ? `${count.toLocaleString("en")} of ${total.toLocaleString("en")} points` : `${count.toLocaleString("en")} points`;
-  const unit = metric ? "" : " - no calibration: the scale is arbitrary";
+  const unit = metric ? "" : data.cloud.lines ? " - the scale is arbitrary" : " - no calibration: the scale is arbitrary";
   element("cloud-note").textContent = `${shown}${unit} - drag to turn, wheel to zoom, right drag to pan`;
 }
 
@@ -103,6 +103,8 @@ function showFigures(report) {
   const rig = report.calibration;
   add("calibration", rig && `focal length ${rig.fx.toFixed(2)} px, baseline ${(1000 * rig.baseline_m).toFixed(2)} mm, cx offset ${rig.doffs.toFixed(2)} px`);
   add("points", report.points);
+  add("cameras", report.cameras);
+  add("focal length", report.focal_length);
   for (const [name, path] of Object.entries(report.files || {})) add(name, path);
 }
 
