@@ -6,15 +6,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from vision3d.errors import InputError, UnknownNameError
-from vision3d.evaluation.baselines import BASELINES, match_baseline, search_range
+from vision3d.errors import ConfigError, InputError, UnknownNameError
+from vision3d.evaluation.baselines import match_baseline, search_range
 from vision3d.evaluation.metrics import disparity_errors
 
 # Their names in the file of reference figures.
 REFERENCE_NAMES = {"bm": "bm", "sgbm": "sgbm_3way", "sgbm_hh": "sgbm_hh_pad"}
+CONTRIB = pytest.param(
+    "sgbm_wls", marks=pytest.mark.skipif(not hasattr(cv2, "ximgproc"), reason="needs opencv-contrib")
+)
+ALL = [*REFERENCE_NAMES, CONTRIB]
 SCENES = ("middlebury2001/tsukuba", "middlebury2003/cones", "eth3d/playground_1l", "kitti2015/000000_10")
 
 
@@ -23,7 +28,7 @@ def test_search_range(pixels: float | None, expected: int) -> None:
     assert search_range(pixels) == expected
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", ALL)
 def test_finds_the_shift_of_a_textured_plane(name: str) -> None:
     texture = np.random.default_rng(0).integers(0, 256, (64, 200, 3), dtype=np.uint8)
     disparity = match_baseline(name, texture[:, :160], texture[:, 9:169], 32)
@@ -32,7 +37,7 @@ def test_finds_the_shift_of_a_textured_plane(name: str) -> None:
     assert np.isfinite(disparity).all()
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", ALL)
 def test_an_image_narrower_than_the_search_range_has_an_answer(name: str) -> None:
     image = np.random.default_rng(0).integers(0, 256, (32, 40, 3), dtype=np.uint8)
     assert np.isfinite(match_baseline(name, image, image, 64)).all()
@@ -46,8 +51,15 @@ def test_wrong_arguments() -> None:
         match_baseline("bm", image, image[:, 1:])
 
 
+def test_the_filter_needs_opencv_contrib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cv2, "ximgproc", raising=False)
+    image = np.zeros((32, 64, 3), dtype=np.uint8)
+    with pytest.raises(ConfigError, match="opencv-contrib-python-headless"):
+        match_baseline("sgbm_wls", image, image, 16)
+
+
 @pytest.mark.real
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", REFERENCE_NAMES)
 @pytest.mark.parametrize("scene", SCENES)
 def test_reproduces_the_reference_figures(name: str, scene: str, shared: Path) -> None:
     from vision3d.datasets.folder import FolderStereo

@@ -60,8 +60,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N scenes")
     parser.add_argument(
         "--baseline",
-        choices=["bm", "sgbm", "sgbm_hh"],
-        help="also measure a matcher of OpenCV; sgbm_hh pads the left border by the search range",
+        choices=["bm", "sgbm", "sgbm_hh", "sgbm_wls"],
+        help="also measure a matcher of OpenCV; sgbm_hh and sgbm_wls pad the left border by the search range; "
+        "sgbm_wls needs opencv-contrib",
     )
     parser.add_argument("--search", type=positive, metavar="PX", help="search range of the baseline (default 192)")
     parser.add_argument("--confidence", action="store_true", help="also judge the confidence (twice the time)")

@@ -62,7 +62,7 @@ def evaluate_dataset(
         options: further options of the reader, e.g. ``{"size": "H"}``.
         exclude: scenes to leave out, or the first folders of their names.
         limit: measure only the first so many scenes.
-        baseline: also measure ``bm``, ``sgbm`` or ``sgbm_hh``; ``search`` is its range in pixels (192).
+        baseline: also measure ``bm``, ``sgbm``, ``sgbm_hh`` or ``sgbm_wls``; ``search`` is its range in pixels (192).
         weights, scale, device: see :func:`vision3d.evaluation.folder.evaluate_folder`.
         confidence: also say how well the confidence ranks the errors (twice the time).
         observers: called after each scene with the sample, each method's answer and each method's figures.

@@ -55,7 +55,8 @@ def evaluate_folder(
         model: a registered name (with its default weights, or a tag in the name), or a network in eval mode.
         root: the folder; its ``index.json``, if present, says which file is the truth and how it is encoded.
         exclude: sets (``kitti2015``) or scenes (``kitti2015/000000_10``) to leave out.
-        baseline: also measure this classical matcher: ``bm``, ``sgbm`` or ``sgbm_hh``.
+        baseline: also measure this classical matcher: ``bm``, ``sgbm``, ``sgbm_hh`` or
+            ``sgbm_wls``.
         weights: a checkpoint or a weight tag instead of the default weights, where ``model`` is a name.
         scale: the images are resized by this factor before the network sees them, its answer back; or ``"auto"``.
         device: ``"cpu"``, ``"cuda"``, ...; None takes CUDA where there is one.

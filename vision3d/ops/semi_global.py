@@ -36,6 +36,13 @@ def semi_global_matcher(search: int, block: int, mode: int) -> cv2.StereoSGBM:
     )
 
 
+def pad_left(image: np.ndarray, search: int) -> np.ndarray:
+    """[H, search + W, 3]: the first column repeated, so that all columns of the image have the whole search range."""
+    import cv2
+
+    return cv2.copyMakeBorder(image, 0, 0, search, 0, cv2.BORDER_REPLICATE)
+
+
 def match_all_directions(left: np.ndarray, right: np.ndarray, search: int) -> np.ndarray:
     """Match along all eight directions, the left side padded so that the left border has an answer too.
 
@@ -50,9 +57,8 @@ def match_all_directions(left: np.ndarray, right: np.ndarray, search: int) -> np
 
     if left.shape[1] < 2 or not left.size:
         return np.full(left.shape[:2], np.nan, dtype=np.float32)  # OpenCV refuses such images
-    padded = [cv2.copyMakeBorder(view, 0, 0, search, 0, cv2.BORDER_REPLICATE) for view in (left, right)]
     matcher = semi_global_matcher(search, 3, cv2.STEREO_SGBM_MODE_HH)
-    fixed_point = matcher.compute(*padded)[:, search:].astype(np.float32)
+    fixed_point = matcher.compute(pad_left(left, search), pad_left(right, search))[:, search:].astype(np.float32)
     return np.where(fixed_point < 0, np.float32(np.nan), fixed_point / 16)
 
 
