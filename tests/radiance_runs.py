@@ -21,28 +21,39 @@ INTERVAL = (FAR - NEAR) / (SAMPLES - 1)
 
 
 class ExactField(Field):
-    """Solid where the ball and the wall are, empty elsewhere."""
+    """Solid where the ball and the wall are, empty elsewhere.
+
+    Args:
+        blur: width of the surfaces; 0: none, and then the density has no gradient.
+    """
+
+    def __init__(self, blur: float = 0.0) -> None:
+        super().__init__()
+        self.blur = blur
 
     def forward(self, points: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-        solid = ((points - BALL).norm(dim=-1) < RADIUS) | (points[..., 2] > WALL)
+        outside = torch.minimum((points - BALL).norm(dim=-1) - RADIUS, WALL - points[..., 2])
         phases = points * torch.tensor([4.0, 5.0, 3.0])
         mixed = torch.stack([phases.sum(-1), phases[..., 0] - phases[..., 1], phases[..., 1] + 1], -1)
-        return 0.5 + 0.45 * torch.sin(mixed), torch.where(solid, 1e4, 0.0)
+        density = torch.where(outside < 0, 1e4, 0.0) if not self.blur else 100 * torch.sigmoid(-outside / self.blur)
+        return 0.5 + 0.45 * torch.sin(mixed), density
 
 
 def poses(count: int = VIEWS) -> Tensor:
-    """Camera-to-world [count, 4, 4]: steady steps to the right with a steady turn to the left."""
+    """Camera-to-world [count, 4, 4]: an arc to the right with a steady turn to the left."""
     share = torch.linspace(0, 1, count)
     turns = torch.stack([0.05 * share, -0.3 * share, 0.04 * share], 1)
-    return make_pose(axis_angle_to_matrix(turns), torch.stack([0.9 * share, 0.2 * share, 0.1 * share], 1))
+    return make_pose(axis_angle_to_matrix(turns), torch.stack([0.9 * share, 0.2 * share, 0.25 * share**2], 1))
 
 
-def exact_run(held_out: tuple[int, ...] = (3,), skipped: tuple[int, ...] = (), level: int = 0) -> NerfRun:
+def exact_run(
+    held_out: tuple[int, ...] = (3,), skipped: tuple[int, ...] = (), level: int = 0, blur: float = 0.0
+) -> NerfRun:
     """A finished run; frames that are held out or skipped have no pose."""
-    rendering = {"near": NEAR, "far": FAR, "samples": SAMPLES}
+    rendering = {"near": NEAR, "far": FAR, "samples": 80 if blur else SAMPLES}
     options = {"field": "relu", "field_options": {"depth": 1, "width": 4, "skips": ()}, "rendering": rendering}
     model = CFNeRF(views=VIEWS, height=HEIGHT, width=WIDTH, **options)  # type: ignore[arg-type]
-    model.field = ExactField()
+    model.field = ExactField(blur)
     model.cameras.set_focal_length(FOCAL)
     placed = poses()
     missing = [*held_out, *skipped]

@@ -176,14 +176,16 @@ def test_unknown_formats_and_empty_runs(tmp_path: Path) -> None:
 def test_renders(tmp_path: Path) -> None:
     run = exact_run(held_out=(3, 7))
     images = write_images(run, tmp_path)
-    np.testing.assert_allclose(all_poses(run), poses().numpy(), atol=2e-3)  # a nearly steady motion
+    np.testing.assert_allclose(all_poses(run), poses().numpy(), atol=0.02)  # a nearly steady motion
     report = render_run(run, tmp_path / "held", views="held-out", depth=True)
     assert report["frames"] == ["0003", "0007"]
     assert sorted(path.name for path in (tmp_path / "held").iterdir()) == [
         "0003.png", "0003_depth.png", "0007.png", "0007_depth.png"
     ]  # fmt: skip
-    error = np.abs(read_image(tmp_path / "held/0003.png").astype(int) - images[3])
-    assert np.median(error) <= 2
+    # The true motion is curved: 2.5 mm off at frame 3, 15 mm at the last one, of a scene of 3 m.
+    for frame, most in ((3, 2), (7, 8)):
+        error = np.abs(read_image(tmp_path / f"held/{frame:04d}.png").astype(int) - images[frame])
+        assert np.median(error) <= most
     report = render_run(run, tmp_path / "all", size=(18, 24))
     assert len(report["frames"]) == 6
     assert read_image(tmp_path / "all/0001.png").shape == (18, 24, 3)

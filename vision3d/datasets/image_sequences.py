@@ -129,6 +129,30 @@ def reread_images(
     return _resized((frame for number, frame in enumerate(stream) if number in set(frames)), size)
 
 
+def read_reference(path: PathLike, names: Sequence[str], size: tuple[int, int]) -> list[Camera | None]:
+    """The reference cameras of a sequence (see :func:`read_sequence`), by the names of its frames without suffix.
+
+    Args:
+        path: folder with the poses.
+        names: of the frames.
+        size: (height, width) of their images; the cameras are rescaled to it.
+
+    Returns:
+        A camera for each frame, None where the reference lacks it.
+
+    Raises:
+        CameraFileError: no poses, damaged ones, or those of other images.
+    """
+    root = Path(path)
+    found = _reference(root, _image_folder(root, None), list(names), size)
+    if found is None:
+        raise CameraFileError(
+            f"{path}: holds no reference poses (a COLMAP model in sparse, transforms.json, cameras.json or "
+            "poses_bounds.npy); give the folder of the scene"
+        )
+    return found
+
+
 def natural_order(names: Sequence[str]) -> list[str]:
     """Names sorted with runs of digits as numbers: ``["1.png", "2.png", "10.png"]``."""
     return sorted(names, key=lambda name: ([_part(part) for part in re.split(r"(\d+)", name)], name))
