@@ -137,7 +137,11 @@ class CameraParameters(nn.Module):
 
     def rotations(self) -> Tensor:
         """Camera-to-world rotations [N, 3, 3]."""
-        return _ROTATIONS[self.rotation_form][0](self.phi)
+        return self.to_rotations(self.phi)
+
+    def to_rotations(self, phi: Tensor) -> Tensor:
+        """Rotation matrices [M, 3, 3] of parameters [M, 3] (or 4, 6) of the form of ``phi``."""
+        return _ROTATIONS[self.rotation_form][0](phi)
 
     def camera_to_world(self) -> Tensor:
         """Poses [N, 4, 4], OpenCV axes."""
@@ -187,7 +191,7 @@ class CameraParameters(nn.Module):
         centre = pixels.new_tensor([self.width / 2, self.height / 2])
         plane = (pixels - centre) / self.focal_length()
         directions = torch.cat([plane, torch.ones_like(plane[:, :1])], -1)
-        rotations = _ROTATIONS[self.rotation_form][0](self.phi[views])
+        rotations = self.to_rotations(self.phi[views])
         return self.t[views], (rotations @ directions[..., None])[..., 0]
 
 

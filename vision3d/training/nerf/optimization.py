@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vision3d.errors import ConfigError, InputError
 from vision3d.models.nerf.cfnerf import CFNeRF
 from vision3d.training.nerf.images import ImagePyramid
+from vision3d.training.nerf.pose_steps import PoseAdam
 from vision3d.training.nerf.stages import Stage
 
 DEFAULT_SEED = 3407
@@ -77,20 +79,33 @@ Callback = Callable[[Progress], bool | None]
 class StageOptimizer:
     """Runs one :class:`Stage`: fresh Adam optimisers, smooth L1 between rendered and true colours, nothing else.
 
-    The model's cameras are set to the size of the stage's pyramid level. All randomness comes from one generator, so
-    that equal seeds give equal results on one machine, interrupted or not.
+    The model's cameras are set to the size of the stage's pyramid level. All randomness comes from generators of its
+    own, so that equal seeds give equal results on one machine, interrupted or not.
+
+    A step's rays can be divided into shares, each with its own random depths. One process works on all of them in
+    turn; the processes of an initialised ``torch.distributed`` group work on one share each and add up their gradients,
+    with the same result.
 
     Args:
         model: field and cameras; changed in place.
         images: those of all frames of ``model.cameras``, or at least of the stage's.
         stage: what to do.
         seed: of the random numbers.
+        shares: parts of a step's rays; None: as many as there are processes.
 
     Raises:
-        InputError: frames without image or camera.
+        InputError: frames without image or camera, or shares that are not as many as the processes.
     """
 
-    def __init__(self, model: CFNeRF, images: ImagePyramid, stage: Stage, seed: int = DEFAULT_SEED) -> None:
+    def __init__(
+        self,
+        model: CFNeRF,
+        images: ImagePyramid,
+        stage: Stage,
+        seed: int = DEFAULT_SEED,
+        *,
+        shares: int | None = None,
+    ) -> None:
         self.model, self.images, self.stage = model, images, stage
         self.views = list(stage.views) if stage.views is not None else list(range(len(images)))
         known = min(len(images), len(model.cameras))
@@ -102,10 +117,11 @@ class StageOptimizer:
         self.device = model.cameras.t.device
         self.level = images.level(stage.pyramid_level).to(self.device)
         model.cameras.resize(*images.size(stage.pyramid_level))
-        self.groups = _parameters(model)
-        self.optimizers = {kind: _adam(model, kind, self.groups[kind]) for kind in stage.learning_rates}
-        self.free = [parameter for kind in self.optimizers for parameter in self.groups[kind]]
         self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.shares = _Shares(shares, seed, self.device)
+        self.groups = _parameters(model)
+        self.optimizers = {kind: self._optimizer(kind) for kind in stage.learning_rates}
+        self.free = [parameter for kind in self.optimizers for parameter in self.groups[kind]]
         self.queue: list[int] = []
         self.step, self.seconds = 0, 0.0
         self.loss = self.squared_error = math.nan
@@ -155,19 +171,38 @@ class StageOptimizer:
         for kind, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = stage.learning_rates[kind].at(self.step)
             optimizer.zero_grad(set_to_none=True)
-        views, pixels, colors = self._draw()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=stage.precision == "bfloat16"):
-            rendered = self.model(
-                views, pixels, density_noise=stage.density_noise, generator=self.generator
-            ).rgb.float()
-        loss = F.smooth_l1_loss(rendered, colors)
-        loss.backward(inputs=self.free)
+        rays = self._draw()
+        sums = torch.zeros(2, device=self.device)
+        for share, generator in self.shares.generators.items():
+            sums += self._backward([part[share :: self.shares.count] for part in rays], len(rays[0]), generator)
+        self.shares.add_up(self.free, sums)
         for optimizer in self.optimizers.values():
             optimizer.step()
         self.step += 1
-        self._record(float(loss.detach()), float(F.mse_loss(rendered.detach().clamp(0, 1), colors)))
+        self._record(*sums.tolist())
         if self.step == stage.steps and window is not None:
             self.model.field.set_progress(stage.progress(stage.steps) or 0.0)
+
+    def _backward(self, rays: list[Tensor], count: int, generator: torch.Generator) -> Tensor:
+        """Add the gradients of some of a step's ``count`` rays; their parts [2] of the loss and the squared error."""
+        views, pixels, colors = rays
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.stage.precision == "bfloat16"):
+            rendered = self.model(
+                views, pixels, density_noise=self.stage.density_noise, generator=generator
+            ).rgb.float()
+        loss = F.smooth_l1_loss(rendered, colors, reduction="sum") / (3 * count)
+        loss.backward(inputs=self.free)
+        rendered = rendered.detach()
+        error = F.mse_loss(rendered.clamp(0, 1), colors, reduction="sum") / (3 * count)
+        return torch.stack([loss.detach(), error])
+
+    def _optimizer(self, kind: str) -> torch.optim.Adam | PoseAdam:
+        field = self.model.field
+        if kind == "pose":
+            return PoseAdam(self.model, self.views, self.generator)
+        if kind == "network":
+            return torch.optim.Adam(self.groups[kind], betas=field.adam_betas, eps=field.adam_epsilon)
+        return torch.optim.Adam(self.groups[kind])
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor]:
         """Frames [R], pixels [R, 2] and true colours [R, 3] of the next step."""
@@ -219,6 +254,7 @@ class StageOptimizer:
             "model": self.model.state_dict(),
             "optimizers": {kind: optimizer.state_dict() for kind, optimizer in self.optimizers.items()},
             "generator": self.generator.get_state(),
+            "shares": [generator.get_state() for generator in self.shares.generators.values()],
             "queue": list(self.queue),
             "step": self.step,
             "loss": self.loss,
@@ -243,6 +279,8 @@ class StageOptimizer:
         for kind, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][kind])
         self.generator.set_state(state["generator"].cpu())
+        for generator, saved in zip(self.shares.generators.values(), state["shares"], strict=True):
+            generator.set_state(saved.cpu())
         self.queue = list(state["queue"])
         self.step, self.settled = int(state["step"]), bool(state["settled"])
         self.loss, self.squared_error = float(state["loss"]), float(state["squared_error"])
@@ -256,13 +294,33 @@ def _parameters(model: CFNeRF) -> dict[str, list[nn.Parameter]]:
         "focal": [cameras.f],
         "rotation": [cameras.phi],
         "translation": [cameras.t],
+        "pose": [cameras.phi, cameras.t],
     }
 
 
-def _adam(model: CFNeRF, kind: str, parameters: list[nn.Parameter]) -> torch.optim.Adam:
-    if kind == "network":
-        return torch.optim.Adam(parameters, betas=model.field.adam_betas, eps=model.field.adam_epsilon)
-    return torch.optim.Adam(parameters)
+class _Shares:
+    """The parts of a step's rays that this process works on, and the sum over all processes."""
+
+    def __init__(self, count: int | None, seed: int, device: torch.device) -> None:
+        self.group = dist.is_available() and dist.is_initialized()
+        processes = dist.get_world_size() if self.group else 1
+        self.count = processes if count is None else count
+        if self.count < 1 or (self.group and self.count != processes):
+            raise InputError(f"a step cannot have {self.count} shares with {processes} processes: give as many")
+        own = [dist.get_rank()] if self.group else range(self.count)
+        self.generators = {share: torch.Generator(device).manual_seed(seed + 7919 * (share + 1)) for share in own}
+
+    def add_up(self, parameters: list[nn.Parameter], sums: Tensor) -> None:
+        """Replace the gradients, and ``sums``, by their sums over the processes."""
+        if not self.group:
+            return
+        parts = [torch.zeros_like(value) if value.grad is None else value.grad for value in parameters]
+        flat = torch.cat([part.flatten() for part in [*parts, sums]])
+        dist.all_reduce(flat)
+        found = flat.split([part.numel() for part in [*parts, sums]])
+        for parameter, part in zip(parameters, found, strict=False):
+            parameter.grad = part.view_as(parameter)
+        sums.copy_(found[-1])
 
 
 def view_psnr(model: CFNeRF, images: Tensor, views: Sequence[int]) -> dict[int, float]:

@@ -46,6 +46,8 @@ class Stage:
         steps: number of optimiser steps.
         views: the frames, or None for all.
         network, focal, rotation, translation: the step size of each kind of parameters; None keeps it fixed.
+        pose: instead of rotation and translation, a step size for both in pixels of the stage's images
+            (:mod:`vision3d.training.nerf.pose_steps`).
         rays_per_step: pixels in a step (at most those of the images), drawn without replacement.
         views_per_step: frames that the pixels of one step are drawn from, in equal parts; None: all of the stage.
         shuffle: visit the frames in random order, anew in each pass.
@@ -65,6 +67,7 @@ class Stage:
     focal: LearningRate | None = None
     rotation: LearningRate | None = None
     translation: LearningRate | None = None
+    pose: LearningRate | None = None
     rays_per_step: int = 2048
     views_per_step: int | None = 1
     shuffle: bool = True
@@ -95,13 +98,15 @@ class Stage:
             )
         if self.window is not None and not 0 <= self.window[0] < self.window[1] <= 1:
             raise ConfigError(f"stage '{self.name}': window {self.window} must be two growing shares in [0, 1]")
+        if self.pose is not None and (self.rotation is not None or self.translation is not None):
+            raise ConfigError(f"stage '{self.name}': give a step size for pose, or for rotation and translation")
         if not self.learning_rates:
             raise ConfigError(f"stage '{self.name}': nothing is optimised; give at least one learning rate")
 
     @property
     def learning_rates(self) -> dict[str, LearningRate]:
-        """Those that are set, by kind: network, focal, rotation, translation."""
-        rates = {kind: getattr(self, kind) for kind in ("network", "focal", "rotation", "translation")}
+        """Those that are set, by kind: network, focal, rotation, translation, pose."""
+        rates = {kind: getattr(self, kind) for kind in ("network", "focal", "rotation", "translation", "pose")}
         return {kind: rate for kind, rate in rates.items() if rate is not None}
 
     def progress(self, step: int) -> float | None:
