@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision3d.cli.options import image_size, positive
-from vision3d.cli.output import console, to_json, write_json
+from vision3d.cli.output import ProgressBars, to_json, write_json
 
 if TYPE_CHECKING:
     from vision3d.multiview.filters import FilterSettings
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision3d.multiview.pipeline import predict_mvs
 
     settings = _filter(arguments)
-    with _Bar() as progress:
+    with ProgressBars() as progress:
         result = predict_mvs(
             arguments.folder,
             arguments.model,
@@ -106,24 +106,3 @@ def _filter(arguments: argparse.Namespace) -> FilterSettings:
     if arguments.min_confidence is not None:
         settings = replace(settings, min_confidence=arguments.min_confidence)
     return settings
-
-
-class _Bar:
-    """A progress bar on stderr for each part of the work."""
-
-    def __enter__(self) -> Any:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=console(stderr=True), transient=True)
-        self.tasks: dict[str, Any] = {}
-        self.bar.start()
-        return self._advance
-
-    def _advance(self, text: str, done: int, total: int) -> None:
-        if text not in self.tasks:
-            self.tasks[text] = self.bar.add_task(text, total=total)
-        self.bar.update(self.tasks[text], completed=done)
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.stop()

@@ -50,3 +50,26 @@ def write_json(path: str | Path, value: Any) -> None:
 
     with atomic_write(Path(path)) as temporary:
         temporary.write_text(to_json(value) + "\n", encoding="utf-8")
+
+
+class ProgressBars:
+    """A progress bar on stderr for each part of the work; as a context it gives ``advance(part, done, total)``."""
+
+    def __enter__(self) -> Any:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=console(stderr=True), transient=True)
+        self.tasks: dict[str, Any] = {}
+        return self._advance
+
+    def _advance(self, text: str, done: int, total: int) -> None:
+        if not self.tasks:
+            self.bar.start()  # here, since a bar that shows nothing leaves an empty line behind
+        if text not in self.tasks:
+            self.tasks[text] = self.bar.add_task(text, total=total)
+        self.bar.update(self.tasks[text], completed=done)
+
+    def __exit__(self, *exception: object) -> None:
+        if self.tasks:
+            self.bar.stop()
