@@ -37,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         default="sceneflow",
         metavar="NAME",
         help="sceneflow: folders of PNG and PFM (default); pool: memory-mapped arrays, faster to train from; "
-        "panorama_pool: the same of panoramas of rooms; or the "
+        "panorama_pool: the same of panoramas of rooms; sequence: walks through rooms with poses and depth; or the "
         "folders and file formats of another data set of 'vision3d data list', to try its reader",
     )
     synthesize.add_argument(
@@ -69,7 +69,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--views",
         type=positive,
         metavar="N",
-        help="multi-view sets of N views with depth instead of pairs, with --kind rooms --layout pool",
+        help="multi-view sets of N views with depth instead of pairs, with --kind rooms --layout pool; frames of a "
+        "sequence (default 16), with --kind rooms --layout sequence",
+    )
+    synthesize.add_argument(
+        "--turn",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="factor on the rotation of sequences, 1 to 2 degrees a frame",
     )
     synthesize.add_argument("--split", choices=["TRAIN", "TEST"], default="TRAIN", help="of sceneflow (default TRAIN)")
     synthesize.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
@@ -89,8 +97,10 @@ def run_synthesize(arguments: argparse.Namespace) -> int:
 
     if arguments.layout == "panorama_pool":
         return _synthesize_panoramas(arguments)
+    if arguments.layout == "sequence":
+        return _synthesize_sequences(arguments)
     if arguments.layout not in list_layouts():
-        raise UnknownNameError("layout", arguments.layout, [*list_layouts(), "panorama_pool"])
+        raise UnknownNameError("layout", arguments.layout, [*list_layouts(), "panorama_pool", "sequence"])
 
     ensure_folder(arguments.out)
     height, width = arguments.size
@@ -150,6 +160,38 @@ def _synthesize_panoramas(arguments: argparse.Namespace) -> int:
     )
     write_panorama_pool(ensure_folder(arguments.out), samples)
     print(f"{arguments.scenes} panoramas in {arguments.out}")
+    return 0
+
+
+def _synthesize_sequences(arguments: argparse.Namespace) -> int:
+    """Write walks through rooms, each in its own folder.
+
+    Raises:
+        ConfigError: options that sequences do not have.
+    """
+    from rich.progress import track
+
+    from vision3d.datasets.synthetic.rooms import RoomOptions, make_room_sequence, write_room_sequence
+    from vision3d.errors import ConfigError
+
+    if arguments.kind != "rooms" or arguments.baseline or arguments.rectification_error:
+        raise ConfigError("--layout sequence needs --kind rooms, and none of the options of pairs")
+    height, width = arguments.size
+    _, rooms = _split_settings(arguments.set, arguments.kind)
+    options = RoomOptions(**(rooms | _room_options(arguments)))
+    make = partial(
+        make_room_sequence,
+        frames=arguments.views or 16,
+        height=height,
+        width=width,
+        options=options,
+        turn=arguments.turn,
+    )
+    seeds = range(arguments.seed, arguments.seed + arguments.scenes)
+    samples = _samples(make, seeds, arguments.workers)
+    for sample in track(samples, total=arguments.scenes, description="sequences", console=console(stderr=True)):
+        write_room_sequence(arguments.out / sample.name, sample)
+    print(f"{arguments.scenes} sequences in {arguments.out}")
     return 0
 
 

@@ -50,7 +50,7 @@ def make_room_panorama(
     pose = look_at(center, center + ahead, roll)
     view = render_view(room, EquirectangularRays(height, pose), options)
     (picture,) = expose([view.color], room.effects)
-    (image,) = _photographs([picture], rng, options.photometric)
+    (image,) = photographs([picture], rng, options.photometric)
     return PanoramaSample(
         image=image,
         depth=view.distance.astype(np.float32),
@@ -89,7 +89,7 @@ def make_room_views(
     cameras = [reference, *_sources(room, rng, reference, views - 1)]
     renders = [render_view(room, PinholeRays(item), options) for item in cameras]
     pictures = expose([render.color for render in renders], room.effects)
-    images = _photographs(pictures, rng, options.photometric)
+    images = photographs(pictures, rng, options.photometric)
     depth = renders[0].depth.astype(np.float32)
     return MultiViewSample(
         images=images,
@@ -103,7 +103,7 @@ def make_room_views(
     )
 
 
-def _photographs(pictures: list[np.ndarray], rng: np.random.Generator, strength: float) -> list[np.ndarray]:
+def photographs(pictures: list[np.ndarray], rng: np.random.Generator, strength: float) -> list[np.ndarray]:
     """One tone for all views, a small one and degradations for each: [H, W, 3] float32 in 0..255 to uint8."""
     if strength <= 0:
         return [np.clip(np.rint(picture), 0, 255).astype(np.uint8) for picture in pictures]
