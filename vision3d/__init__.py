@@ -23,6 +23,7 @@ _PUBLIC = {
     "PanoramaResult": "vision3d.panorama",
     "predict_stereo": "vision3d.pipelines",
     "predict_mvs": "vision3d.multiview.pipeline",
+    "fit_radiance_field": "vision3d.radiance_field",
     "StereoResult": "vision3d.pipelines",
     "Camera": "vision3d.types",
     "StereoRig": "vision3d.types",

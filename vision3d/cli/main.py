@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "predict": ("vision3d.cli.predict", "disparity, depth, confidence and point cloud of a stereo pair"),
     "mvs": ("vision3d.cli.mvs", "depth maps, point cloud and mesh of a folder of posed images"),
     "panorama": ("vision3d.cli.panorama", "distances, point cloud and textured mesh of a panorama"),
+    "nerf": ("vision3d.cli.nerf", "radiance field and cameras from images alone: fit, render, export, evaluate"),
     "view": ("vision3d.cli.view", "show a point cloud or a result folder in the browser"),
     "cloud": ("vision3d.cli.cloud", "point cloud from a disparity or depth map and a calibration"),
     "train": ("vision3d.cli.train", "train a network from a recipe"),
