@@ -75,7 +75,9 @@ def test_saved_tables_come_back_whole(tmp_path: Path) -> None:
     assert LatencyTable.load(tmp_path / "table.json") == table
 
 
-@pytest.mark.parametrize("damage", ["truncated", "no key", "not a number", "other format", "absent"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", "no key", "not a number", "zero", "true", "device", "height", "other format", "absent"]
+)
 def test_damaged_tables_are_one_line(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     made_table().save(path)
@@ -84,6 +86,10 @@ def test_damaged_tables_are_one_line(damage: str, tmp_path: Path) -> None:
         del content["entries"]["aggregation/s2"]
     elif damage == "not a number":
         content["entries"]["refinement"]["mean"] = float("nan")
+    elif damage in ("zero", "true"):
+        content["entries"]["refinement"]["mean"] = {"zero": 0, "true": True}[damage]
+    elif damage in ("device", "height"):
+        content[damage] = 256.5
     elif damage == "other format":
         content["format"] = "else"
     path.write_text(json.dumps(content)[: 100 if damage == "truncated" else None])
@@ -153,8 +159,12 @@ def test_a_measured_table_predicts_whole_networks() -> None:
     [
         ([], "--build-table"),
         (["--build-table"], "--out FILE"),
-        (["--build-table", "--out", "t.json", "--device", "cuda:77"], "device cuda:77"),
-        (["--build-table", "--out", "t.json", "--size", "16x16"], "at least 24x24"),
+        (["--build-table", "--out", "t.json", "--device", "cuda:77"], "device 'cuda:77'"),
+        (["--build-table", "--out", "t.json", "--size", "16x16"], "height 16: must be a whole number of at least 24"),
+        (["--build-table", "--out", "t.json", "--device", "mps"], "device 'mps': must be cpu, cuda or cuda:N"),
+        (["--build-table", "--out", "{table}/absent/t.json"], "cannot be written"),
+        (["--table", "{table}", "--out", "t.json"], "--out FILE, or --table FILE"),
+        (["--table", "{table}", "--check", "-3"], "--check: must be at least 1"),
         (["--table", "{table}", "--size", "48x96", "--check", "2"], "is asked for"),
         (["--table", "{table}", "--check", "2"], "measured on 'made', this is"),
     ],

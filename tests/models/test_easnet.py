@@ -347,6 +347,18 @@ def test_a_network_without_a_setting_takes_that_of_the_weights(supernet: EASNetS
     assert not network.aggregation.final_conv[3].weight.requires_grad
 
 
+@pytest.mark.parametrize("entry", [torch.tensor(7), torch.tensor(-1), torch.tensor([0, 1]), torch.tensor(0.5)])
+def test_a_damaged_warp_mode_is_refused(supernet: EASNetSupernet, entry: torch.Tensor) -> None:
+    weights = {**supernet.extract(SMALL).exported_state_dict(), "warp_mode": entry}
+    with pytest.raises(WeightsError, match=r"entry 'warp_mode' is .*, 0 or 1 is expected"):
+        EASNet(SMALL).load_official_state_dict(weights)
+
+
+def test_a_registered_size_takes_no_setting() -> None:
+    with pytest.raises(ConfigError, match=r"easnet_s: its setting is \{'ks': 3.*take 'easnet'"):
+        create_model("easnet_s", setting={"ks": 7, "e": 8, "d": 4, "s": 4})
+
+
 def test_a_supernet_needs_all_final_convolutions_whatever_is_active(supernet: EASNetSupernet) -> None:
     network = EASNetSupernet()
     network.set_active(SMALL)

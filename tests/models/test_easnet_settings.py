@@ -30,6 +30,7 @@ from vision3d.models.stereo.easnet import (
     refinement_macs,
     sample_setting,
     scale_sizes,
+    setting_parameters,
     smallest_setting,
 )
 
@@ -211,3 +212,11 @@ def test_blocks_add_up_to_the_features() -> None:
 def test_parameters(setting: dict, parameters: int) -> None:
     with torch.device("meta"):
         assert count_parameters(EASNet(setting)) == parameters
+    assert setting_parameters(setting) == parameters
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_parameters_without_the_network(seed: int) -> None:
+    setting = sample_setting(seed)
+    with torch.device("meta"):
+        assert setting_parameters(setting) == count_parameters(EASNet(setting))

@@ -17,11 +17,18 @@ from vision3d.benchmark.easnet import Conditions, Entry, LatencyTable, all_keys
 from vision3d.cli.main import main
 from vision3d.datasets.cache import write_pool
 from vision3d.datasets.synthetic.scene import make_scene
-from vision3d.errors import FileFormatError, InputError
-from vision3d.models.stereo.easnet import NAMED_SETTINGS, EASNet, EASNetSupernet, parse_setting, smallest_setting
+from vision3d.errors import FileFormatError, InputError, WeightsError
+from vision3d.models.stereo.easnet import (
+    NAMED_SETTINGS,
+    EASNet,
+    EASNetSupernet,
+    Setting,
+    parse_setting,
+    smallest_setting,
+)
 from vision3d.search.easnet import search_easnet
 from vision3d.search.evolution import EvolutionOptions
-from vision3d.search.measurements import Measurements, open_pairs, read_batches
+from vision3d.search.measurements import AccuracyMeter, Measurements, open_pairs, read_batches
 from vision3d.search.session import SearchOptions, Session
 from vision3d.search.study import study_indicators
 from vision3d.zoo import create_model
@@ -147,7 +154,89 @@ def test_a_table_of_another_size_is_refused(folder: Path, tmp_path: Path) -> Non
 def test_too_few_pairs_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="5 pairs, 4 to validate and 2 to calibrate"):
         Session(options(folder, tmp_path, latency_ms=99.0, pairs=4))
+    write_pool(folder / "single", [make_scene(9, *SIZE)])
+    single = str(folder / "single")
+    with pytest.raises(InputError, match="single: 1 pairs, 2 to calibrate are asked for"):
+        Session(options(folder, tmp_path, latency_ms=99.0, calibration_data=single))
+    with pytest.raises(InputError, match="single: 1 pairs, 2 to validate are asked for"):
+        Session(options(folder, tmp_path, latency_ms=99.0, data=single, calibration_data=str(folder / "pool")))
     Session(options(folder, tmp_path, latency_ms=99.0, pairs=4, calibration_data=str(folder / "pool")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"latency_ms": 9.0, "gmac": 3.0}, "in ms and in GMAC"),
+        ({"gmac": 3.0}, r"table\.json: a latency table says nothing of a limit in GMAC"),
+        ({"latency_ms": float("nan")}, "limit nan: must be a finite number"),
+        ({"latency_ms": float("inf")}, "limit inf: must be a finite number"),
+        ({"rank": "luck"}, "rank 'luck': must be one of predictor, measured, i0, i1, i2"),
+        ({"samples": 4}, r"samples 4: must be at least 5 \(--samples\)"),
+        ({"rank": "i1", "i1_steps": 0}, r"i1_steps 0: must be at least 1 \(--i1-steps\)"),
+        ({"calibration_pairs": 0}, "calibration_pairs 0: must be at least 1"),
+    ],
+)
+def test_options_that_no_search_can_go_by(folder: Path, tmp_path: Path, changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        options(folder, tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"weights": "absent.safetensors"}, WeightsError, "absent.safetensors: no such weights file"),
+        ({"data": "absent/pool"}, FileFormatError, "absent/pool: no such folder"),
+        ({"eval_device": "cuda:77"}, InputError, "device 'cuda:77'"),
+        ({"eval_device": "abacus"}, InputError, "unknown device 'abacus'"),
+        ({"latency_ms": -1.0}, InputError, "limit -1 ms: no network takes that little"),
+    ],
+)
+def test_nothing_is_timed_before_everything_fits(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict,
+    error: type[Exception],
+    message: str,
+) -> None:
+    monkeypatch.delattr("vision3d.search.session.build_table")
+    with pytest.raises(error, match=message):
+        Session(options(folder, tmp_path, **{"latency_ms": 99.0, "table": None, **changes}))
+
+
+def test_a_table_of_another_machine_is_told_and_one_of_macs_refused(folder: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    Session(options(folder, tmp_path, latency_ms=99.0), told.append)
+    assert any("of another machine (made)" in line for line in told)
+    LatencyTable.of_macs(*SIZE).save(tmp_path / "macs.json")
+    with pytest.raises(InputError, match=r"macs\.json: holds GMAC"):
+        Session(options(folder, tmp_path, latency_ms=99.0, table=tmp_path / "macs.json"))
+
+
+def test_the_least_latency_leaves_one_network(folder: Path, tmp_path: Path) -> None:
+    table = LatencyTable.load(folder / "table.json")
+    result = search_easnet(options(folder, tmp_path, latency_ms=table.predict(table.fastest())))
+    assert parse_setting(result["setting"]) == table.fastest()
+    assert result["predicted_epe"] is None
+
+
+def test_a_network_without_a_finite_error_is_null_in_the_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = AccuracyMeter.measure
+
+    def measure(meter: AccuracyMeter, setting: Setting) -> dict[str, float]:
+        figures = real(meter, setting)
+        return {**figures, "epe": float("nan")} if setting == NAMED_SETTINGS["easnet_l"] else figures
+
+    monkeypatch.setattr(AccuracyMeter, "measure", measure)
+    search_easnet(options(folder, tmp_path, gmac=99.0, table=None, rank="measured", evolution=EvolutionOptions(3, 1)))
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    written = json.loads((tmp_path / "setting.json").read_text(), parse_constant=refuse)
+    assert written["references"]["easnet_l"]["epe"] is None
 
 
 def test_a_study_judges_every_ranker(folder: Path, tmp_path: Path) -> None:

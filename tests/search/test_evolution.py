@@ -40,6 +40,15 @@ def test_the_search_finds_the_known_optimum() -> None:
     assert len(result.history) == 81
 
 
+def test_a_score_that_is_not_a_number_is_the_worst() -> None:
+    def score(settings: Sequence[Setting]) -> list[float]:
+        return [value if index % 3 else float("nan") for index, value in enumerate(distance(settings))]
+
+    result = evolve(score, TABLE.predict, 1e9, smallest_setting(), options=EvolutionOptions(30, 5))
+    assert result.scores == sorted(result.scores)
+    assert np.isfinite(result.scores[0])
+
+
 def test_the_limit_is_kept_where_it_binds() -> None:
     limit = 0.999 * TABLE.predict(TARGET)
     seen: list[Setting] = []

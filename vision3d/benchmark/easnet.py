@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ from vision3d.models.stereo.easnet.settings import (
 FORMAT = "easnet-latency 1"
 PRECISIONS = ("float32", "bfloat16", "float16")
 LEAST_SIZE = 24
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def block_key(block: int, kernel: int, expand_ratio: int) -> str:
@@ -74,7 +76,10 @@ class Conditions:
         device: ``cpu``, ``cuda``, ``cuda:1`` ...
         precision: one of ``PRECISIONS``; other than float32: autocast.
         threads: of torch; only counts on a CPU.
-        height, width: image size, pixels.
+        height, width: image size, pixels, each at least 24.
+
+    Raises:
+        InputError: a value that none of these is.
     """
 
     device: str = "cpu"
@@ -86,11 +91,12 @@ class Conditions:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise InputError(f"precision {self.precision!r}: must be one of {', '.join(PRECISIONS)}")
-        if self.threads < 1 or min(self.height, self.width) < LEAST_SIZE:
-            raise InputError(
-                f"threads {self.threads} must be at least 1, size {self.height}x{self.width} at least "
-                f"{LEAST_SIZE}x{LEAST_SIZE}"
-            )
+        if not isinstance(self.device, str) or _DEVICE.fullmatch(self.device) is None:
+            raise InputError(f"device {self.device!r}: must be cpu, cuda or cuda:N")
+        for name, least in (("threads", 1), ("height", LEAST_SIZE), ("width", LEAST_SIZE)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name} {value!r}: must be a whole number of at least {least}")
 
     @property
     def kind(self) -> str:
@@ -219,8 +225,9 @@ class LatencyTable:
             if content["format"] != FORMAT or content["unit"] not in ("ms", "GMAC"):
                 raise ValueError(f"format {content['format']!r}, unit {content['unit']!r}")
             entries = {key: Entry(**content["entries"][key]) for key in all_keys()}
-            if not all(math.isfinite(float(entry.mean)) and entry.mean >= 0 for entry in entries.values()):
-                raise ValueError("an entry is not a number")
+            wrong = [key for key, entry in entries.items() if not _is_cost(entry.mean)]
+            if wrong:
+                raise ValueError(f"the mean of {wrong[0]} is not a positive number")
             names = Conditions.__dataclass_fields__
             conditions = Conditions(**{name: content[name] for name in names})
             texts = (str(content["unit"]), str(content["machine"]), str(content["protocol"]))
@@ -229,6 +236,10 @@ class LatencyTable:
         except (ValueError, KeyError, TypeError) as error:
             raise FileFormatError(f"{path}: not a latency table of EASNet ({error}): {mend}") from error
         return cls(entries, conditions, *texts, path=str(path))
+
+
+def _is_cost(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _distinct_blocks() -> Iterator[tuple[int, int, int]]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vision3d.benchmark.easnet import Conditions, Entry, LatencyTable, block_key
 from vision3d.benchmark.ops import describe_machine
 from vision3d.errors import InputError
+from vision3d.inference import choose_device
 from vision3d.models.stereo.easnet import FULL_SPACE, EASNet, SearchSpace, Setting, sample_setting, scale_sizes
 from vision3d.models.stereo.easnet.features import Block
 from vision3d.models.stereo.easnet.settings import BLOCK_SHAPES, STAGES
@@ -251,11 +252,7 @@ def _autocast(conditions: Conditions) -> contextlib.AbstractContextManager[objec
 @contextlib.contextmanager
 def _machine_state(conditions: Conditions) -> Iterator[None]:
     """Threads and random numbers of the measurement; both are set back."""
-    try:
-        torch.zeros(1, device=conditions.device)
-    except (RuntimeError, AssertionError) as error:
-        reason = (str(error).splitlines() or ["unknown"])[0]
-        raise InputError(f"device {conditions.device}: not usable here ({reason}); name another one") from error
+    choose_device(conditions.device)
     threads = torch.get_num_threads()
     torch.set_num_threads(conditions.threads)
     try:

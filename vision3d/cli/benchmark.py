@@ -15,7 +15,7 @@ from vision3d.cli.benchmark_data import add_data
 from vision3d.cli.benchmark_easnet import add_easnet
 from vision3d.cli.benchmark_range import add_range
 from vision3d.cli.benchmark_rotation import add_rotation
-from vision3d.cli.output import console, to_json
+from vision3d.cli.output import console, tell, to_json
 from vision3d.errors import InputError
 
 
@@ -49,9 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure the ops and print the table or one JSON object."""
     if arguments.threads < 1 or not arguments.seconds > 0:
         raise InputError(f"--threads {arguments.threads} and --seconds {arguments.seconds} must be positive")
-    rows, machine = measure_ops(
-        arguments.only, arguments.seconds, arguments.threads, lambda text: print(text, file=sys.stderr, flush=True)
-    )
+    rows, machine = measure_ops(arguments.only, arguments.seconds, arguments.threads, tell)
     if arguments.json:
         print(to_json({"machine": machine, "protocol": PROTOCOL, "rows": [asdict(row) for row in rows]}))
     else:

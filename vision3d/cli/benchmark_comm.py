@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from typing import Any
 
 from vision3d.benchmark.communication import HOOKS, PROTOCOL, Plan, Row, measure_communication
-from vision3d.cli.output import console, to_json
+from vision3d.cli.output import console, tell, to_json
 
 
 def add_comm(kinds: Any) -> None:
@@ -31,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, and print the table or one JSON object."""
     names = ("processes", "width", "density", "steps", "megabits")
     plan = Plan(hooks=tuple(arguments.hooks), **{name: getattr(arguments, name) for name in names})
-    rows, kind = measure_communication(plan, arguments.emulate, lambda text: print(text, file=sys.stderr, flush=True))
+    rows, kind = measure_communication(plan, arguments.emulate, tell)
     if arguments.json:
         print(
             to_json({"plan": asdict(plan), "link": kind, "protocol": PROTOCOL, "rows": [asdict(row) for row in rows]})

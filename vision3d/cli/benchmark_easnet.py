@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from vision3d.cli.options import image_size
-from vision3d.cli.output import console, to_json
+from vision3d.cli.options import image_size, positive
+from vision3d.cli.output import console, tell, to_json
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """``--size --device --threads --precision``: what a latency belongs to."""
     parser.add_argument("--size", type=image_size, default=(256, 512), metavar="HxW", help="default 256x512")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1 ...")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch on a CPU (default 1)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch on a CPU (default 1)")
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "float16"])
 
 
@@ -37,9 +36,10 @@ def add_easnet(kinds: Any) -> None:
     parser.add_argument("--build-table", action="store_true", help="measure the table and write it to --out")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the table that is written (JSON)")
     parser.add_argument("--table", type=Path, metavar="FILE", help="a table measured before, for --check")
-    parser.add_argument("--check", type=int, default=0, metavar="N", help="also time N random whole networks")
-    parser.add_argument("--repeats", type=int, default=8, help="timed repeats of a part (default 8)")
-    parser.add_argument("--seed", type=int, default=0, help="of the networks of --check (default 0)")
+    parser.add_argument("--check", type=positive, default=0, metavar="N", help="also time N random whole networks")
+    repeats = "timed repeats of each part and network (default 8)"
+    parser.add_argument("--repeats", type=int, default=8, metavar="N", help=repeats)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the networks of --check (default 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_conditions(parser)
     parser.set_defaults(run=run)
@@ -48,25 +48,24 @@ def add_easnet(kinds: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build or load the table, check it, and print what was found."""
     from vision3d.benchmark.easnet import LatencyTable
-    from vision3d.benchmark.easnet_timing import TableCheck, build_checked_table, check_table
+    from vision3d.benchmark.easnet_timing import build_checked_table, check_table
     from vision3d.errors import InputError
+    from vision3d.io.files import atomic_write
 
-    def tell(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    if arguments.build_table == (arguments.table is not None):
-        raise InputError("give --build-table (with --out FILE), or --table FILE with --check N")
-    if arguments.build_table and arguments.out is None:
-        raise InputError("--build-table needs --out FILE, where the table is written")
-    wanted = conditions(arguments)
-    check: TableCheck | None
+    files = (arguments.out is not None, arguments.table is not None)
+    if files != (arguments.build_table, not arguments.build_table):
+        raise InputError("give --build-table with --out FILE, or --table FILE with or without --check N")
+    wanted, check = conditions(arguments), None
+    how = (arguments.check, arguments.seed, arguments.repeats)
     if arguments.build_table:
-        table, check = build_checked_table(wanted, arguments.check, arguments.seed, arguments.repeats, progress=tell)
-        table.save(arguments.out)
+        with atomic_write(arguments.out) as temporary:  # a place that cannot be written shows before the measurement
+            table, check = build_checked_table(wanted, *how, progress=tell)
+            table.save(temporary)
     else:
         table = LatencyTable.load(arguments.table)
         table.require(wanted)
-        check = check_table(table, arguments.check, arguments.seed, progress=tell) if arguments.check else None
+        if arguments.check:
+            check = check_table(table, *how, progress=tell)
     check = check if arguments.check else None
     if arguments.json:
         print(to_json({"table": _summary(table), "check": None if check is None else _check_figures(check)}))

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from vision3d.cli.options import image_size, positive
-from vision3d.cli.output import to_json
+from vision3d.cli.output import tell, to_json
 
 
 def add_range(kinds: argparse._SubParsersAction[Any]) -> None:
@@ -64,7 +63,7 @@ def run_range(arguments: argparse.Namespace) -> int:
             network.eval(),
             factors=arguments.factors,
             planes=arguments.planes,
-            progress=lambda text: print(text, file=sys.stderr, flush=True),
+            progress=tell,
         )
     if arguments.json:
         print(to_json({"model": name, "protocol": PROTOCOL, "rows": [asdict(row) for row in rows]}))

@@ -24,6 +24,11 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=None if stream.isatty() else PIPE_WIDTH, highlight=False)
 
 
+def tell(text: str) -> None:
+    """Print a line of progress on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def plain(value: Any) -> Any:
     """``value`` as JSON knows it: paths as text, NumPy numbers as numbers, NaN and infinity as null."""
     if isinstance(value, dict):

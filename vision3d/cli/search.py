@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from vision3d.cli.benchmark_easnet import add_conditions, conditions
 from vision3d.cli.options import image_size, positive
-from vision3d.cli.output import console, to_json
+from vision3d.cli.output import console, tell, to_json
+from vision3d.search import RANKERS
 
-_RANKS = ("predictor", "measured", "i0", "i1", "i2")
+_LIMITS = ("latency_ms", "gmac", "table", "eval_device")
+_MEASURING = ("rank", "pairs", "calibration_pairs", "calibration_batch", "crop", "samples", "finalists", "i1_steps")
+_SAME_NAMES = ("weights", "warp_mode", "data", "calibration_data", "out", "seed", *_LIMITS, *_MEASURING)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -45,17 +47,19 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rank", choices=_RANKS, default="predictor", help="what the evolution goes by")
+    parser.add_argument("--rank", choices=RANKERS, default=RANKERS[0], help="what the evolution goes by")
     parser.add_argument("--pairs", type=positive, default=32, help="pairs to validate with (default 32)")
     parser.add_argument("--calibration-pairs", type=positive, default=16, help="default 16")
     parser.add_argument("--calibration-batch", type=positive, default=4, help="default 4")
     parser.add_argument("--crop", type=image_size, metavar="HxW", help="cut all pairs to this size")
-    parser.add_argument("--samples", type=positive, default=100, help="networks measured for the predictor")
+    parser.add_argument(
+        "--samples", type=positive, default=100, help="networks that the predictor learns from (default 100)"
+    )
     parser.add_argument("--finalists", type=positive, default=10, help="measured at the end (default 10)")
     parser.add_argument("--population", type=positive, default=100, help="of a generation (default 100)")
     parser.add_argument("--generations", type=positive, default=500, help="of the evolution (default 500)")
     parser.add_argument(
-        "--i1-steps", type=int, default=200, metavar="N", help="training steps of I1; 0: no I1 in a study"
+        "--i1-steps", type=int, default=200, metavar="N", help="training steps of I1 (default 200); 0: no I1 in a study"
     )
     parser.add_argument("--seed", type=int, default=0)
 
@@ -69,35 +73,18 @@ def run(arguments: argparse.Namespace) -> int:
     limits = [arguments.latency_ms, arguments.gmac, arguments.study]
     if sum(limit is not None for limit in limits) != 1:
         raise InputError("give one of --latency-ms X, --gmac X and --study N")
-    names: tuple[str, ...] = (
-        "weights",
-        "warp_mode",
-        "data",
-        "calibration_data",
-        "out",
-        "latency_ms",
-        "gmac",
-        "table",
-        "eval_device",
-    )
-    names += ("rank", "pairs", "calibration_pairs", "calibration_batch", "crop", "samples", "finalists", "i1_steps")
     options = SearchOptions(
-        **{name: getattr(arguments, name) for name in names},
+        **{name: getattr(arguments, name) for name in _SAME_NAMES},
         conditions=conditions(arguments),
         evolution=EvolutionOptions(arguments.population, arguments.generations),
-        seed=arguments.seed,
     )
     return _study(arguments, options) if arguments.study else _search(arguments, options)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _search(arguments: argparse.Namespace, options: Any) -> int:
     from vision3d.search.easnet import search_easnet
 
-    result = search_easnet(options, _tell)
+    result = search_easnet(options, tell)
     if arguments.json:
         print(to_json(result))
         return 0
@@ -117,7 +104,7 @@ def _study(arguments: argparse.Namespace, options: Any) -> int:
 
     from vision3d.search.study import study_indicators
 
-    rows = study_indicators(options, arguments.study, arguments.i1_steps > 0, _tell)
+    rows = study_indicators(options, arguments.study, arguments.i1_steps > 0, tell)
     if arguments.json:
         print(to_json([asdict(row) for row in rows]))
     else:

@@ -4,3 +4,5 @@
 The package stands beside ``training`` and ``evaluation``: it joins networks, data sets, error figures and latencies, of
 which none may know the others.
 """
+
+RANKERS = ("predictor", "measured", "i0", "i1", "i2")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from vision3d.io.files import atomic_write
 from vision3d.models.stereo.easnet import NAMED_SETTINGS, EASNet, Setting, count_macs, count_parameters
 from vision3d.search.evolution import Evolution, evolve
 from vision3d.search.pareto import Point, write_pareto
-from vision3d.search.predictor import AccuracyPredictor, fit_predictor
+from vision3d.search.predictor import LEAST_PAIRS, AccuracyPredictor, fit_predictor
 from vision3d.search.session import Progress, SearchOptions, Session
 
 SETTING_FILE, WEIGHTS_FILE = "setting.json", "easnet.safetensors"
@@ -39,15 +40,12 @@ def search_easnet(options: SearchOptions, progress: Progress | None = None) -> d
     Raises:
         Vision3DError: see :class:`~vision3d.search.session.Session`; a limit that no sub-network keeps among others.
     """
-    if options.latency_ms is None and options.gmac is None:
+    if options.limit is None:
         raise InputError("a search needs a limit: latency_ms or gmac")
     session = Session(options, progress)
     predictor = None
     if options.rank == "predictor":
-        session.measure(session.sample_feasible(options.samples, options.seed), "sample")
-        settings, errors = session.measurements.finite()
-        predictor = fit_predictor(settings, errors, options.seed)
-        session.tell(f"predictor: held-out error {predictor.held_out_error:.3f} px from {len(settings)} networks")
+        predictor = _fit_predictor(session)
     found = _evolve(session, _scorer(session, predictor))
     session.measure(found.ranked[: options.finalists], "finalist")
     session.measure(NAMED_SETTINGS.values(), "reference")
@@ -57,12 +55,26 @@ def search_easnet(options: SearchOptions, progress: Progress | None = None) -> d
     return _write(session, chosen, found, predictor)
 
 
+def _fit_predictor(session: Session) -> AccuracyPredictor | None:
+    """Fitted to all networks that were ever measured; None where hardly any network keeps the limit."""
+    options = session.options
+    sampled = session.sample_feasible(options.samples, options.seed)
+    session.measure(sampled, "sample")
+    if len(sampled) < LEAST_PAIRS:
+        session.tell(f"{len(sampled)} networks were found within the limit: they are measured, not predicted")
+        return None
+    settings, errors = session.measurements.finite()
+    predictor = fit_predictor(settings, errors, options.seed)
+    session.tell(f"predictor: held-out error {predictor.held_out_error:.3f} px from {len(settings)} networks")
+    return predictor
+
+
 def _scorer(session: Session, predictor: AccuracyPredictor | None) -> Callable[[Sequence[Setting]], list[float]]:
     """The function that the evolution minimises."""
     rank = session.options.rank
     if predictor is not None:
         return predictor.predict
-    if rank == "measured":
+    if rank in ("measured", "predictor"):
         return lambda settings: session.measure(settings, "candidate")
     if rank == "i2":
         drift = session.drift_indicator()
@@ -109,21 +121,26 @@ def _write(session: Session, chosen: Setting, found: Evolution, predictor: Accur
         "machine": table.machine,
         "gmac": count_macs(chosen, height, width).total / 1e9,
         "parameters": count_parameters(network),
-        "figures": {name: value for name, value in rows[chosen].items() if name != "seconds"},
+        "figures": {name: _finite(value) for name, value in rows[chosen].items() if name != "seconds"},
         "predicted_epe": None if predictor is None else predictor.predict([chosen])[0],
         "references": {
-            name: {"cost": table.predict(setting), "epe": rows[setting]["epe"]}
+            name: {"cost": table.predict(setting), "epe": _finite(rows[setting]["epe"])}
             for name, setting in NAMED_SETTINGS.items()
         },
         "rank": options.rank,
         "networks_measured": len(rows),
         "seed": options.seed,
-        "history": found.history[:: max(1, len(found.history) // 50)],
+        "history": [_finite(score) for score in found.history[:: max(1, len(found.history) // 50)]],
         "measurement": session.measurements.conditions,
     }
     with atomic_write(session.out / SETTING_FILE) as temporary:
-        temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return result
+
+
+def _finite(value: float) -> float | None:
+    """The number, or None for what JSON has no number for."""
+    return value if math.isfinite(value) else None
 
 
 def _measured_cost(session: Session, setting: Setting) -> float | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -117,7 +118,7 @@ def evolve(
     """Find a setting of low score whose cost keeps the limit.
 
     Args:
-        score: of several settings at once; lower is better. Each setting is asked for once.
+        score: of several settings at once; lower is better, NaN is worst. Each setting is asked for once.
         cost: of a setting, e.g. ``LatencyTable.predict``.
         limit: largest cost.
         fastest: the setting of least cost (``LatencyTable.fastest``).
@@ -143,7 +144,8 @@ def evolve(
 
     def ranked(settings: Sequence[Setting]) -> list[Setting]:
         new = [setting for setting in dict.fromkeys(settings) if setting not in known]
-        known.update(zip(new, score(new), strict=True) if new else ())
+        scores = score(new) if new else ()
+        known.update({s: math.inf if math.isnan(value) else value for s, value in zip(new, scores, strict=True)})
         return sorted(dict.fromkeys(settings), key=known.__getitem__)
 
     population = ranked([draw_feasible(fits, fastest, rng, space) for _ in range(options.population)])

@@ -87,7 +87,11 @@ def fit_predictor(
     """
     values = np.asarray(list(targets), np.float64)
     if len(settings) < LEAST_PAIRS or len(values) != len(settings) or not np.isfinite(values).all():
-        raise InputError(f"the predictor needs at least {LEAST_PAIRS} measured networks of finite error: measure more")
+        finite = int(np.isfinite(values).sum())
+        raise InputError(
+            f"the predictor needs at least {LEAST_PAIRS} measured networks of finite error, got {len(settings)} with "
+            f"{finite} finite errors: measure more"
+        )
     offset, scale = float(values.min()), float(np.ptp(values)) or 1.0
     scaled = (values - offset) / scale
     order = np.random.default_rng(seed).permutation(len(values))

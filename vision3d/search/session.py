@@ -4,24 +4,29 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch.utils.data import Dataset
+
 from vision3d.benchmark.easnet import Conditions, LatencyTable
-from vision3d.benchmark.easnet_timing import build_table
+from vision3d.benchmark.easnet_timing import build_table, describe_device
 from vision3d.errors import InputError
+from vision3d.inference import choose_device
 from vision3d.io.files import ensure_folder
 from vision3d.models.stereo.easnet import FULL_SPACE, EASNetSupernet, SearchSpace, Setting, sample_setting
+from vision3d.search import RANKERS
 from vision3d.search.evolution import EvolutionOptions, draw_feasible
 from vision3d.search.indicators import DriftIndicator, ScaleIndicator
 from vision3d.search.measurements import AccuracyMeter, Measurements, open_pairs, read_batches
+from vision3d.search.predictor import LEAST_PAIRS
 from vision3d.search.private_norms import PrivateNormIndicator
-from vision3d.types import StereoBatch
+from vision3d.types import StereoBatch, StereoSample
 
-RANKERS = ("predictor", "measured", "i0", "i1", "i2")
 DRIFT_BATCHES = 2
 Progress = Callable[[str], None]
 
@@ -41,14 +46,17 @@ class SearchOptions:
         pairs, calibration_pairs, calibration_batch: how many pairs of either, and pairs a calibration batch.
         crop: (height, width) cut from the centre of all pairs.
         warp_mode: of the supernet, as it was trained.
-        rank: what the evolution goes by: one of ``RANKERS``.
-        samples: networks that are measured for the predictor.
+        rank: what the evolution goes by: one of ``vision3d.search.RANKERS``.
+        samples: networks that are measured for the predictor; at least 5.
         finalists: the best of the evolution, which are measured.
         i1_steps: training steps of the private batch norms (I1).
         evolution: population, generations and shares.
         space: legal settings.
         eval_device: where errors are measured; None: the device of the conditions.
         seed: of all draws.
+
+    Raises:
+        InputError: options that contradict each other, or that no search can go by.
     """
 
     weights: str
@@ -73,6 +81,28 @@ class SearchOptions:
     eval_device: str | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.latency_ms is not None and self.gmac is not None:
+            raise InputError("the limit is given in ms and in GMAC: leave one out")
+        if self.gmac is not None and self.table is not None:
+            raise InputError(f"{self.table}: a latency table says nothing of a limit in GMAC: leave one out")
+        if self.limit is not None and not math.isfinite(self.limit):
+            raise InputError(f"limit {self.limit}: must be a finite number")
+        if self.rank not in RANKERS:
+            raise InputError(f"rank {self.rank!r}: must be one of {', '.join(RANKERS)}")
+        least = {"pairs": 1, "calibration_pairs": 1, "calibration_batch": 1, "finalists": 0}
+        least["samples"] = LEAST_PAIRS if self.rank == "predictor" else 0
+        least["i1_steps"] = 1 if self.rank == "i1" else 0
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                flag = name.replace("_", "-")
+                raise InputError(f"{name} {getattr(self, name)}: must be at least {number} (--{flag})")
+
+    @property
+    def limit(self) -> float | None:
+        """The one that is given, in its unit."""
+        return self.latency_ms if self.gmac is None else self.gmac
+
 
 class Session:
     """The opened parts of a search.
@@ -90,15 +120,13 @@ class Session:
     """
 
     def __init__(self, options: SearchOptions, progress: Progress | None = None) -> None:
-        if options.latency_ms is not None and options.gmac is not None:
-            raise InputError("the limit is given in ms and in GMAC: leave one out")
-        if options.rank not in RANKERS:
-            raise InputError(f"rank {options.rank!r}: must be one of {', '.join(RANKERS)}")
         self.options, self.tell = options, progress or (lambda text: None)
+        device = str(choose_device(options.eval_device or options.conditions.device))
+        self.supernet = self._open_supernet().to(device)
+        validation, calibration = self._read_pairs()
         self.out = ensure_folder(options.out)
         self.table = self._open_table()
-        given = options.gmac if options.latency_ms is None else options.latency_ms
-        self.limit = float("inf") if given is None else given
+        self.limit = math.inf if options.limit is None else options.limit
         fastest = self.table.fastest(options.space)
         if not self.table.predict(fastest) <= self.limit:
             raise InputError(
@@ -106,9 +134,6 @@ class Session:
                 f"takes {self.table.predict(fastest):.4g} {self.table.unit}: raise the limit, or use smaller images"
             )
         self.fastest = fastest
-        device = options.eval_device or options.conditions.device
-        self.supernet = self._open_supernet().to(device)
-        validation, calibration = self._read_pairs()
         self.calibration = [_moved(batch, device) for batch in calibration]
         self.views = [(batch.left, batch.right) for batch in self.calibration]
         self.meter = AccuracyMeter(self.supernet, validation, self.views, device)
@@ -122,8 +147,16 @@ class Session:
         path = options.table or (stored if stored.exists() else None)
         if path is not None:
             table = LatencyTable.load(path)
+            if table.unit != "ms":
+                raise InputError(
+                    f"{path}: holds {table.unit}, a table of milliseconds is needed: leave it out, or measure one"
+                )
             table.require(conditions)
+            if table.machine != describe_device(conditions):
+                self.tell(f"{path} is of another machine ({table.machine}): the latency is predicted, not measured")
             return table
+        if options.limit is not None and options.limit <= 0:
+            raise InputError(f"limit {options.limit:g} ms: no network takes that little: give a positive one")
         self.tell(f"measuring the latency table: {conditions}")
         table = build_table(conditions, progress=self.tell)
         table.save(stored)
@@ -138,19 +171,17 @@ class Session:
 
     def _read_pairs(self) -> tuple[list[StereoBatch], list[StereoBatch]]:
         options = self.options
-        data = open_pairs(options.data)
-        other = data if options.calibration_data is None else open_pairs(options.calibration_data)
-        length, wanted = len(other), options.calibration_pairs  # type: ignore[arg-type]
-        shared = options.pairs if options.calibration_data is None else 0
-        if min(options.pairs, wanted, options.calibration_batch) < 1:
-            raise InputError("at least one validation pair, one calibration pair and one pair a batch are needed")
-        if len(data) < options.pairs or length < wanted + shared:  # type: ignore[arg-type]
-            raise InputError(
-                f"{options.data}: {len(data)} pairs, {options.pairs} to validate and {wanted} to calibrate are asked "  # type: ignore[arg-type]
-                "for: ask for fewer (--pairs, --calibration-pairs), or name other calibration data"
-            )
+        wanted = {"to validate": options.pairs, "to calibrate": options.calibration_pairs}
+        data = other = open_pairs(options.data)
+        if options.calibration_data is None:
+            length = _require_pairs(options.data, data, wanted)
+            places = range(length - options.calibration_pairs, length)
+        else:
+            other = open_pairs(options.calibration_data)
+            _require_pairs(options.data, data, {"to validate": wanted.pop("to validate")})
+            _require_pairs(options.calibration_data, other, wanted)
+            places = range(options.calibration_pairs)
         validation = read_batches(data, range(options.pairs), 1, options.crop)
-        places = range(length - wanted, length) if shared else range(wanted)
         return validation, read_batches(other, places, options.calibration_batch, options.crop)
 
     def _conditions(self) -> dict[str, object]:
@@ -209,6 +240,22 @@ class Session:
     def drift_indicator(self) -> DriftIndicator:
         """I2."""
         return DriftIndicator(self.supernet, self.views[:DRIFT_BATCHES])
+
+
+def _require_pairs(source: str, pairs: Dataset[StereoSample], wanted: Mapping[str, int]) -> int:
+    """The number of pairs.
+
+    Raises:
+        InputError: fewer than are wanted.
+    """
+    length = len(pairs)  # type: ignore[arg-type]
+    if length < sum(wanted.values()):
+        asked = " and ".join(f"{number} {purpose}" for purpose, number in wanted.items())
+        raise InputError(
+            f"{source}: {length} pairs, {asked} are asked for: ask for fewer (--pairs, --calibration-pairs), or name "
+            "other data (--data, --calibration-data)"
+        )
+    return length
 
 
 def _moved(batch: StereoBatch, device: str) -> StereoBatch:

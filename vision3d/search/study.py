@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from vision3d.errors import InputError
 from vision3d.io.files import atomic_write
-from vision3d.models.stereo.easnet import EASNet, Setting, count_macs, count_parameters
+from vision3d.models.stereo.easnet import Setting, count_macs, setting_parameters
 from vision3d.search.pareto import Point, write_pareto
-from vision3d.search.predictor import LEAST_PAIRS, fit_predictor
+from vision3d.search.predictor import fit_predictor
 from vision3d.search.ranking import LEAST, RankQuality, rank_quality
 from vision3d.search.session import DRIFT_BATCHES, Progress, SearchOptions, Session, sample_distinct
 
@@ -123,7 +122,7 @@ def _ranked(session: Session, settings: Sequence[Setting], private: bool) -> lis
         results.append((name, scores, prepared - start + 1000 * each))
 
     add("MACs", lambda: lambda setting: -count_macs(setting, height, width).total)
-    add("parameters", lambda: lambda setting: -_parameters(setting))
+    add("parameters", lambda: lambda setting: -setting_parameters(setting))
     add("latency", lambda: lambda setting: -session.table.predict(setting))
 
     def scale() -> Ranker:
@@ -155,11 +154,6 @@ def _ranked(session: Session, settings: Sequence[Setting], private: bool) -> lis
     return results
 
 
-def _parameters(setting: Setting) -> int:
-    with torch.device("meta"):
-        return count_parameters(EASNet(setting))
-
-
 def _judge_predictor(
     settings: Sequence[Setting], errors: np.ndarray, groups: dict[str, np.ndarray], size: int
 ) -> list[StudyRow]:
@@ -168,7 +162,7 @@ def _judge_predictor(
     seconds = []
     for split in range(SPLITS):
         order = np.random.default_rng(split).permutation(len(settings))
-        used, others = order[: max(size, LEAST_PAIRS)], order[max(size, LEAST_PAIRS) :]
+        used, others = order[:size], order[size:]
         start = time.perf_counter()
         predictor = fit_predictor([settings[i] for i in used], errors[used], seed=split)
         fitted = time.perf_counter()

@@ -17,6 +17,7 @@ from vision3d.models.stereo.easnet.counters import (
     published_mac_count,
     refinement_macs,
     scale_sizes,
+    setting_parameters,
 )
 from vision3d.models.stereo.easnet.network import EASNet, EASNetSupernet
 from vision3d.models.stereo.easnet.settings import (
@@ -53,5 +54,6 @@ __all__ = [
     "refinement_macs",
     "sample_setting",
     "scale_sizes",
+    "setting_parameters",
     "smallest_setting",
 ]

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and multiply-accumulates of EASNet settings, computed from the shapes alone."""
+"""Parameters and multiply-accumulates of EASNet settings, without building their networks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from vision3d.models.stereo.easnet.aggregation import DEFORMABLE_FUSIONS, DEFORMABLE_GROUPS, FUSIONS, SCALE_BINS
-from vision3d.models.stereo.easnet.refinement import DILATIONS, WIDTH
+from vision3d.models.stereo.easnet.aggregation import (
+    DEFORMABLE_FUSIONS,
+    DEFORMABLE_GROUPS,
+    FUSIONS,
+    SCALE_BINS,
+    AdaptiveAggregation,
+)
+from vision3d.models.stereo.easnet.refinement import DILATIONS, WIDTH, Refinement
 from vision3d.models.stereo.easnet.settings import BLOCK_SHAPES, STAGE_STRIDES, Setting, parse_setting
 
 _TAPS = 9
@@ -35,6 +43,32 @@ class MacCount:
 def count_parameters(model: nn.Module) -> int:
     """Number of parameters, those of dead final convolutions included."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def setting_parameters(setting: Setting | Mapping[str, Any]) -> int:
+    """Parameters of the extracted network of a setting, as :func:`count_parameters` gives them.
+
+    Raises:
+        ConfigError: an illegal setting.
+    """
+    checked = parse_setting(setting)
+    blocks = (_block_parameters(b, checked.kernels[b], checked.expand_ratios[b]) for b in checked.active_blocks)
+    return sum(blocks) + _fixed_parameters(checked.scales)
+
+
+def _block_parameters(block: int, kernel: int, expand_ratio: int) -> int:
+    shape = BLOCK_SHAPES[block]
+    middle, hidden = shape.middle(expand_ratio), shape.hidden(expand_ratio)
+    squeeze = 2 * middle * hidden + hidden + middle if shape.squeeze else 0
+    norms = 2 * (middle + middle + shape.outputs)
+    return middle * (shape.inputs + kernel * kernel + shape.outputs) + norms + squeeze
+
+
+@cache
+def _fixed_parameters(scales: int) -> int:
+    """Of aggregation and refinement."""
+    with torch.device("meta"):
+        return count_parameters(AdaptiveAggregation(scales)) + 2 * count_parameters(Refinement())
 
 
 def scale_sizes(height: int, width: int, scales: int) -> list[tuple[int, int]]:

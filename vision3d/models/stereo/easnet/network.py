@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vision3d.errors import ConfigError, InputError
+from vision3d.errors import ConfigError, InputError, WeightsError
 from vision3d.io.checkpoints import unwrap_state_dict
 from vision3d.models.normalization import Normalization
 from vision3d.models.stereo.easnet.aggregation import SCALE_BINS, AdaptiveAggregation
@@ -178,7 +178,9 @@ class EASNet(_EASNetBase):
         return {**self.state_dict(), WARP_ENTRY: torch.tensor(WARP_MODES.index(self.warp_mode))}
 
     def _take_warp_mode(self, entry: Tensor) -> None:
-        self.warp_mode = WARP_MODES[int(entry) % len(WARP_MODES)]
+        if entry.tolist() not in range(len(WARP_MODES)):
+            raise WeightsError(f"entry {WARP_ENTRY!r} is {entry.tolist()}, 0 or 1 is expected: the weights are damaged")
+        self.warp_mode = WARP_MODES[int(entry)]
         for refine in self.refinement:
             refine.warp_mode = self.warp_mode  # type: ignore[assignment]
 
@@ -191,7 +193,7 @@ class EASNet(_EASNetBase):
         ``vision3d.models.batch_norm.recalibrate_batch_norm``.
 
         Raises:
-            WeightsError: the weights are of another network or setting.
+            WeightsError: the weights are of another network or setting, or damaged.
         """
         bare = unwrap_state_dict(state_dict)
         warp = bare.pop(WARP_ENTRY, None)
@@ -320,19 +322,25 @@ def easnet(**options: object) -> EASNet:
     return EASNet(**options)  # type: ignore[arg-type]
 
 
+def _named(name: str, options: Mapping[str, Any]) -> EASNet:
+    if "setting" in options:
+        raise ConfigError(f"{name}: its setting is {NAMED_SETTINGS[name]}: leave 'setting' out, or take 'easnet'")
+    return EASNet(NAMED_SETTINGS[name], **options)
+
+
 @register_model(task="stereo", family="easnet")
 def easnet_s(**options: object) -> EASNet:
     """The small EASNet (``NAMED_SETTINGS``). Options: :class:`EASNet`, without the setting."""
-    return EASNet(NAMED_SETTINGS["easnet_s"], **options)  # type: ignore[arg-type]
+    return _named("easnet_s", options)
 
 
 @register_model(task="stereo", family="easnet")
 def easnet_m(**options: object) -> EASNet:
     """The medium EASNet (``NAMED_SETTINGS``). Options: :class:`EASNet`, without the setting."""
-    return EASNet(NAMED_SETTINGS["easnet_m"], **options)  # type: ignore[arg-type]
+    return _named("easnet_m", options)
 
 
 @register_model(task="stereo", family="easnet")
 def easnet_l(**options: object) -> EASNet:
     """The large EASNet (``NAMED_SETTINGS``). Options: :class:`EASNet`, without the setting."""
-    return EASNet(NAMED_SETTINGS["easnet_l"], **options)  # type: ignore[arg-type]
+    return _named("easnet_l", options)
