@@ -14,7 +14,7 @@ from panoramas import RedIsDepth, RowIsDepth, box_panorama, picture
 from PIL import Image
 from torch import nn
 
-from vision3d import predict_panorama
+from vision3d import inference, predict_panorama
 from vision3d.datasets.depth_units import unit_warning
 from vision3d.errors import ConfigError, ImageError, InputError
 from vision3d.geometry.icosphere import face_count
@@ -98,6 +98,36 @@ def test_grey_and_alpha_are_said() -> None:
     result = predict_panorama(alpha, RedIsDepth(), height=64)
     assert any("alpha" in text for text in result.warnings)
     np.testing.assert_array_equal(result.image, BOX)
+    for mode, words in (("LA", ["grey", "alpha"]), ("CMYK", []), ("P", [])):
+        warnings = predict_panorama(Image.fromarray(BOX).convert(mode), RedIsDepth()).warnings
+        assert [word for word in ("grey", "alpha") if any(word in text for text in warnings)] == words
+
+
+def stripes(rows: int) -> np.ndarray:
+    """Columns of different colours that continue across the border: no row is a pole."""
+    wave = 128 + 100 * np.sin(np.arange(128)[:, None] * (2 * np.pi / 128) * np.array([3, 4, 5]))
+    return np.tile(wave.astype(np.uint8), (rows, 1, 1))
+
+
+def test_cut_panoramas_reach_no_poles() -> None:
+    result = predict_panorama(stripes(40), RedIsDepth())
+    assert ["without its caps" in text or "show nothing" in text for text in result.warnings] == [True] * 3
+    np.testing.assert_array_equal(np.isfinite(result.depth).all(axis=1), np.abs(np.arange(64) - 31.5) < 20)
+
+
+def test_a_pole_that_varies_is_said() -> None:
+    image = np.concatenate([BOX[:48] // 4 + 96, stripes(16)])
+    assert any("first or last row" in text for text in predict_panorama(image, RedIsDepth()).warnings)
+
+
+@pytest.mark.parametrize(("rows", "words"), [(64, "lower level"), (4096, "lower height")])
+def test_memory_is_that_of_the_mesh_or_of_the_rows(rows: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = inference.estimate_memory(sphere(), 128, 64)
+    monkeypatch.setattr(inference, "available_memory", lambda device: needs - inference.weight_bytes(sphere()) - 1)
+    with pytest.raises(InputError, match=words):
+        predict_panorama(BOX, sphere(), height=rows)
+    with pytest.raises(InputError, match="lower level"):
+        predict_panorama(BOX, sphere(), height=1)  # the mesh is what it is
 
 
 @pytest.mark.parametrize(

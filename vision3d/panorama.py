@@ -109,9 +109,9 @@ def predict_panorama(
 
     checked = check_panorama_image(as_image(image), describe_input(image, "panorama"), strict=check_image)
     channels = count_channels(image)
-    if channels not in (3, 4):
+    if channels < 3:
         checked.warnings.append("the picture is grey: the network was trained on colours")
-    elif channels == 4:
+    if channels in (2, 4):
         checked.warnings.append("the alpha channel was left out")
     network, name, home = load_panorama_model(model, weights, device, level=level, texture=texture)
     result = run_panorama(network, checked, home, height=height, precision=precision)
@@ -130,10 +130,15 @@ def network_height(network: nn.Module, height: int | None = None) -> int:
     if height is not None and height < 1:
         raise InputError(f"height is {height}: pass a positive number of rows")
     if height is None:
-        mesh = getattr(network, "level", None)
-        height = _PLANAR_HEIGHT if mesh is None else 2 ** (int(mesh) + int(getattr(network, "texture", 0)) + 2)
+        height = (_mesh_height(network) or _PLANAR_HEIGHT) * 2 ** int(getattr(network, "texture", 0))
     multiple = inference.size_multiple(network)
     return -(-height // multiple) * multiple
+
+
+def _mesh_height(network: nn.Module) -> int:
+    """Rows of the panorama that is as dense as the mesh that the convolutions of a network run on; 0: it has none."""
+    level = getattr(network, "level", None)
+    return 0 if level is None else 2 ** (int(level) + 2)
 
 
 def run_panorama(
@@ -147,10 +152,12 @@ def run_panorama(
     """The result of a checked panorama; see :func:`predict_panorama`."""
     rows, seen = checked.image.shape[0], network_height(network, height)
     free = inference.available_memory(device)
-    needed = inference.estimate_memory(network, 2 * seen, seen)
+    mesh = _mesh_height(network)
+    needed = inference.estimate_memory(network, 2 * max(seen, mesh), max(seen, mesh))
     if free is not None and needed > free + inference.weight_bytes(network):
         raise InputError(
-            f"{seen} rows need about {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free: pass a lower height"
+            f"a pass needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free: pass a lower "
+            f"{'height' if seen > mesh else 'level'}"
         )
     start = time.perf_counter()
     depth, faces = _pass(network, inference.resize_image(checked.image, 2 * seen, seen), device, precision)

@@ -3,7 +3,8 @@
 
 The left and right borders of a whole turn continue each other, and the first and last row show one point each. Limits
 were set on real panoramas and on ordinary photographs: a border counts as broken if it is 1.4 times as sharp as the
-sharpest hundredth of the columns, a pole as varied if its row varies more than 0.35 times as much as the middle row.
+sharpest hundredth of the columns; the poles count as varied if both rows vary more than 0.35 times as much as the usual
+row, or one of them more than 1.2 times.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _STRETCH = 0.02  # of the width; up to it the sides are taken for rounded
 _WIDEST = 4.2  # times the height; beyond it less than 43 degrees are seen
 _BLACK = 8  # codes
 _LEAST_CAP = 0.01  # of the height
+_VARIED, _ONE_VARIED = 0.35, 1.2  # of the usual variation of a row
 
 
 @dataclass
@@ -59,9 +61,10 @@ def check_panorama_image(image: np.ndarray, name: str, *, strict: bool = True) -
         raise InputError(f"{name}: the picture is black, there is nothing to see: check the file")
     whole = _whole(image, name, found)
     _refuse_layouts(whole, name)
-    doubt, sure = _doubt(image)
+    wide = width > (2 + 2 * _STRETCH) * height
+    doubt, sure = _doubt(image, poles=not wide)
     if doubt:
-        if strict and (sure or width > (2 + 2 * _STRETCH) * height):
+        if strict and (sure or wide):
             raise InputError(
                 f"{name}: is no equirectangular panorama: {doubt}; pass one of 2:1, or run all the same (--force, or "
                 "check_image=False)"
@@ -71,7 +74,7 @@ def check_panorama_image(image: np.ndarray, name: str, *, strict: bool = True) -
     for rows, place in zip(_black_caps(whole), ("top", "bottom"), strict=True):
         if rows:
             known[slice(None, rows) if place == "top" else slice(-rows, None)] = False
-            found.append(f"{rows} rows at the {place} are black: the depth there is unknown")
+            found.append(f"{rows} rows at the {place} show nothing: the depth there is unknown")
     return _filled(whole, known, height, width, found)
 
 
@@ -128,8 +131,13 @@ def _refuse_layouts(image: np.ndarray, name: str) -> None:
         raise InputError(f"{name}: shows two fisheye circles: stitch them to an equirectangular panorama first")
 
 
-def _doubt(image: np.ndarray) -> tuple[str, bool]:
-    """What speaks against an equirectangular panorama ("": nothing), and whether that is sure."""
+def _doubt(image: np.ndarray, poles: bool) -> tuple[str, bool]:
+    """What speaks against an equirectangular panorama ("": nothing), and whether that is sure.
+
+    Args:
+        image: [H, W, 3] uint8.
+        poles: it claims to reach them.
+    """
     rows = image.max(axis=(1, 2)) > _BLACK
     picture = image[rows].astype(np.float32)
     if len(picture) < MIN_ROWS // 2:
@@ -141,12 +149,17 @@ def _doubt(image: np.ndarray) -> tuple[str, bool]:
     broken = seam > max(1.4 * np.percentile(steps, 99), 12.0)
     spread = picture.std(axis=1).mean(axis=1)
     usual = max(float(np.median(spread)), 1.0)
-    varied = rows[0] and rows[-1] and min(spread[0], spread[-1]) > 0.35 * usual
+    ends = [float(spread[row]) / usual for row in (0, -1) if poles and rows[row]]
+    varied = len(ends) == 2 and min(ends) > _VARIED
     if broken and varied:
         return "its left and right borders do not continue each other, and its first and last row vary", True
     if broken:
         return "its left and right borders do not continue each other", False
-    return ("its first and last row, one point each on the sphere, vary much", False) if varied else ("", False)
+    if varied:
+        return "its first and last row, one point each on the sphere, vary much", False
+    if max(ends, default=0.0) > _ONE_VARIED:
+        return "its first or last row, one point on the sphere, varies much", False
+    return "", False
 
 
 def _black_caps(image: np.ndarray) -> tuple[int, int]:

@@ -150,7 +150,7 @@ def as_image(image: Any) -> np.ndarray:
 
 
 def count_channels(image: Any) -> int:
-    """Channels of what :func:`as_image` takes, before grey is replicated and alpha dropped (a palette counts as RGB).
+    """Channels of what :func:`as_image` takes, before grey is replicated and alpha dropped (palettes, CMYK: as RGB).
 
     Raises:
         ImageError: a file that is no image.
@@ -171,7 +171,7 @@ def count_channels(image: Any) -> int:
         except OSError as problem:
             raise ImageError(f"{image}: cannot be read ({_line(problem)}); check the path") from problem
     if hasattr(image, "getbands"):
-        return 3 if image.mode == "P" else len(image.getbands())
+        return 3 if image.mode in ("P", "CMYK") else len(image.getbands())
     shape = np.shape(image)
     return 1 if len(shape) == 2 else int(shape[-1])
 
