@@ -16,6 +16,7 @@ from vision3d.cli.main import main
 from vision3d.datasets.panorama_pool import write_panorama_pool
 from vision3d.datasets.toy_panorama import write_panorama_tree
 from vision3d.errors import InputError, UnknownNameError
+from vision3d.evaluation import panorama_rotations
 from vision3d.evaluation.panorama_metrics import PanoramaMetrics
 from vision3d.evaluation.panorama_rotations import (
     measure_rotations,
@@ -167,6 +168,22 @@ def test_the_commands(pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["benchmark", "rotation", *common, *model, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 8
     assert "| spheredepth_tiny | pitch 90 |" in (tmp_path / "t.md").read_text()
+
+
+def test_two_checkpoints_of_a_network_keep_apart(
+    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panorama_rotations, "ROTATIONS", {"yaw": rotation_matrix(yaw=90)})
+    models = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        torch.save(spheredepth_tiny().state_dict(), tmp_path / f"{seed}.pth")
+        models += ["--model", f"spheredepth_tiny={tmp_path / f'{seed}.pth'}"]
+    assert main(["benchmark", "rotation", "--dataset", "panorama_pool", "--root", str(pool), "--limit", "1",
+                 *models, "--json"]) == 0  # fmt: skip
+    report = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in report["rows"]] == models[1::2]
+    assert list(report["seam_step"]) == models[1::2]
 
 
 @pytest.mark.real

@@ -51,14 +51,16 @@ def run_rotation(arguments: argparse.Namespace) -> int:
     rows: list[rotations.RotationRow] = []
     steps: dict[str, float] = {}
     samples = [data[index] for index in indices]
+    models = [text.partition("=") for text in arguments.model or ["spheredepth_tiny", "panoramadepth_tiny"]]
+    names = [name for name, _, _ in models]
     with console(stderr=True).status("loading") as status:
-        for text in arguments.model or ["spheredepth_tiny", "panoramadepth_tiny"]:
-            name, _, weights = text.partition("=")
+        for name, mark, weights in models:
+            label = name if names.count(name) == 1 else name + mark + weights
             network, _, home = load_panorama_model(name, weights or None, arguments.device)
-            found, steps[name] = rotations.measure_rotations(
+            found, steps[label] = rotations.measure_rotations(
                 lambda sample, network=network, home=home: predict_sample(network, sample, home),  # type: ignore[misc]
                 samples,
-                name,
+                label,
                 progress=status.update,
             )
             rows += found

@@ -75,8 +75,7 @@ def panorama_errors(
         UnknownNameError: an unknown protocol.
     """
     rule = find_protocol(protocol)
-    if alignment not in ("none", "median"):
-        raise InputError(f"alignment must be none or median, got '{alignment}'")
+    check_alignment(alignment)
     predicted, true = np.asarray(prediction, dtype=np.float64), np.asarray(truth, dtype=np.float64)
     if predicted.shape != true.shape or (mask is not None and np.shape(mask) != true.shape):
         found = "" if mask is None else f", the mask {np.shape(mask)}"
@@ -138,6 +137,12 @@ def find_protocol(name: str) -> PanoramaProtocol:
     if name not in PROTOCOLS:
         raise UnknownNameError("panorama protocol", name, PROTOCOLS)
     return PROTOCOLS[name]
+
+
+def check_alignment(name: str) -> None:
+    """Raise InputError unless it is "none" or "median"."""
+    if name not in ("none", "median"):
+        raise InputError(f"alignment must be none or median, got '{name}'")
 
 
 @dataclass

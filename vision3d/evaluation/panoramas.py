@@ -17,7 +17,7 @@ from vision3d.datasets.depth_units import unit_warning
 from vision3d.errors import InputError, UnknownNameError
 from vision3d.evaluation.dataset import select_scenes
 from vision3d.evaluation.matchers import Progress
-from vision3d.evaluation.panorama_metrics import PanoramaMetrics, find_protocol
+from vision3d.evaluation.panorama_metrics import PanoramaMetrics, check_alignment, find_protocol
 from vision3d.panorama import load_panorama_model, run_panorama
 from vision3d.panorama_checks import CheckedPanorama
 from vision3d.types import PanoramaSample
@@ -71,7 +71,8 @@ def evaluate_panoramas(
         ``open_dataset``.
     """
     rule = find_protocol(protocol or DEFAULT_PROTOCOLS.get(dataset, "all"))
-    metrics = PanoramaMetrics(rule.name, _checked_alignment(alignment))
+    check_alignment(alignment)
+    metrics = PanoramaMetrics(rule.name, alignment)
     chosen = split or DEFAULT_SPLITS.get(dataset, "all")
     data, indices = open_panoramas(dataset, root, chosen, options, exclude, limit)
     network, name, home = load_panorama_model(model, weights, device)
@@ -141,9 +142,3 @@ def predict_sample(
     image = np.ascontiguousarray(sample.image)
     checked = CheckedPanorama(image, np.ones(image.shape[:2], dtype=bool))
     return run_panorama(network, checked, device, height=height).depth
-
-
-def _checked_alignment(alignment: str) -> str:
-    if alignment not in ("none", "median"):
-        raise InputError(f"alignment must be none or median, got '{alignment}'")
-    return alignment
