@@ -10,6 +10,7 @@ import pytest
 
 from vision3d.datasets.panorama import PanoramaDataset, PanoramaList, decode_normals, turn
 from vision3d.datasets.panorama_sets import Matterport3D, Pano3D, Panorama3D60, Stanford2D3D, Structured3D
+from vision3d.datasets.registry import open_dataset
 from vision3d.datasets.toy_panorama import (
     list_panorama_layouts,
     render_panorama,
@@ -313,3 +314,12 @@ def test_normal_codes(tmp_path: Path) -> None:
     normals = decode_normals(str(tmp_path / "n.png"), 127.5, 127.5, (128, 128, 128))
     np.testing.assert_allclose(normals[0, :2], [[1, 0, 0], [0, -1, 0]], atol=0.005)
     assert np.isnan(normals[1]).all()
+
+
+def test_options_handed_on_are_named_too(tmp_path: Path) -> None:
+    write_panorama_tree("structured3d", tmp_path / "s")
+    with pytest.raises(ConfigError) as caught:
+        open_dataset("structured3d", tmp_path / "s", hight=16)
+    message = str(caught.value)
+    assert "__init__" not in message
+    assert "its options: furniture, light, height, max_depth, normals, skip_file" in message

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -162,10 +163,22 @@ def _open(entry: DatasetEntry, root: Root | None, options: dict[str, Any]) -> An
         signature.bind(*places, **options)
         return reader(*places, **options)
     except TypeError as error:  # of the binding, or of a reader that hands its options on
-        known = [name for name, parameter in signature.parameters.items() if parameter.kind != parameter.VAR_KEYWORD]
-        hint = ", ".join(name for name in known if name not in ("root", "split")) or "none"
-        message = str(error).replace("SceneOptions.__init__() ", "")
+        hint = ", ".join(_option_names(reader)) or "none"
+        message = re.sub(r"^\w+\.__init__\(\) ", "", str(error))
         raise ConfigError(f"data set {entry.name}: {message}; its options: {hint}") from error
+
+
+def _option_names(reader: Any) -> list[str]:
+    """Options of a reader, and of the readers that it hands further options on to."""
+    names: dict[str, None] = {}
+    for owner in inspect.getmro(reader) if inspect.isclass(reader) else (reader,):
+        if inspect.isclass(owner) and "__init__" not in vars(owner):
+            continue
+        parameters = inspect.signature(owner).parameters.values()
+        names |= dict.fromkeys(one.name for one in parameters if one.kind != one.VAR_KEYWORD)
+        if all(one.kind != one.VAR_KEYWORD for one in parameters):
+            break
+    return [name for name in names if name not in ("root", "split")]
 
 
 for _name, _reader in (
