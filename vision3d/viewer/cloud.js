@@ -47,7 +47,8 @@ class CloudViewer {
     this.pointers = new Map();
     this.gl = canvas.getContext("webgl", { antialias: true, preserveDrawingBuffer: true });
     if (!this.gl) throw new Error("this browser shows no WebGL");
-    this.size = 2;
+    // from inside, neighbouring points shall touch
+    this.size = cloud.inside ? Math.min(8, Math.max(2, 500 * Math.sqrt(4 * Math.PI / cloud.count))) : 2;
     this.reset();
     this.prepare();
     this.listen();

@@ -13,6 +13,7 @@ function showCloud(data) {
   } catch (error) {
     return refuse(`The cloud cannot be drawn: ${error.message}. Open cloud.ply in MeshLab, CloudCompare or Blender instead.`);
   }
+  element("point-size").value = viewer.size;
   element("point-size").addEventListener("input", (event) => { viewer.size = Number(event.target.value); viewer.request(); });
   element("reset-view").addEventListener("click", () => viewer.reset());
   const { count, total, metric } = data.cloud;
