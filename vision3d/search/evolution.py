@@ -142,22 +142,25 @@ def evolve(
     def fits(setting: Setting) -> bool:
         return cost(setting) <= limit
 
-    def ranked(settings: Sequence[Setting]) -> list[Setting]:
-        new = [setting for setting in dict.fromkeys(settings) if setting not in known]
-        scores = score(new) if new else ()
-        known.update({s: math.inf if math.isnan(value) else value for s, value in zip(new, scores, strict=True)})
-        return sorted(dict.fromkeys(settings), key=known.__getitem__)
-
-    population = ranked([draw_feasible(fits, fastest, rng, space) for _ in range(options.population)])
+    first = [draw_feasible(fits, fastest, rng, space) for _ in range(options.population)]
+    population = _ranked(first, score, known)
     history = [known[population[0]]]
     for generation in range(options.generations):
         if progress is not None:
             progress(generation, history[-1])
         parents = population[: max(1, round(options.parents * options.population))]
         children = [_child(parents, fits, rng, options, space, n) for n in range(options.population - len(parents))]
-        population = ranked([*parents, *children])
+        population = _ranked([*parents, *children], score, known)
         history.append(known[population[0]])
     return Evolution(population, [known[setting] for setting in population], history)
+
+
+def _ranked(settings: Sequence[Setting], score: Score, known: dict[Setting, float]) -> list[Setting]:
+    """The distinct settings, best first; the scores of new ones are added to ``known``."""
+    new = [setting for setting in dict.fromkeys(settings) if setting not in known]
+    scores = score(new) if new else ()
+    known.update({s: math.inf if math.isnan(value) else value for s, value in zip(new, scores, strict=True)})
+    return sorted(dict.fromkeys(settings), key=known.__getitem__)
 
 
 def _child(
