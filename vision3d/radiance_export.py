@@ -160,7 +160,7 @@ def write_surface(path: str | os.PathLike[str], frames: Sequence[RenderedFrame],
 
     silent = open3d.utility.VerbosityContextManager(open3d.utility.VerbosityLevel.Error)  # it warns on stdout
     with atomic_write(path) as temporary, silent:
-        open3d.io.write_triangle_mesh(os.fspath(temporary), surface)
+        open3d.io.write_triangle_mesh(temporary, surface)
     return len(surface.triangles)
 
 
