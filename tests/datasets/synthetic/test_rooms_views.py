@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from vision3d.datasets.synthetic.photometric import degrade
 from vision3d.datasets.synthetic.rooms import RoomOptions, make_room, make_room_panorama, make_room_views
 from vision3d.datasets.synthetic.rooms.materials import Material
 from vision3d.datasets.synthetic.rooms.meshes import (
@@ -180,3 +181,15 @@ def test_illegal_arguments_are_refused() -> None:
         make_room_views(0, 1)
     with pytest.raises(InputError, match="rectified"):
         PinholeRays(replace(Camera(np.eye(3), 8, 8), distortion=np.ones(4)))
+
+
+@pytest.mark.parametrize("panorama", [True, False])
+def test_the_degradations_of_a_panorama_have_no_seam(panorama: bool) -> None:
+    ramp = 127 + 60 * np.cos(np.linspace(0, 2 * np.pi, 64, endpoint=False))
+    image = np.repeat(ramp.astype(np.float32)[None, :, None], 256, 0).repeat(3, 2)
+    steps = []
+    for seed in range(60):
+        degraded = degrade(image.copy(), np.random.default_rng(seed), 1.0, panorama=panorama)
+        columns = degraded.astype(np.float64).mean((0, 2))
+        steps.append(abs(columns[0] - columns[-1]))
+    assert (max(steps) < 2) == panorama  # of a pinhole image some are darker at one side

@@ -25,15 +25,24 @@ def apply_tone(image: np.ndarray, table: np.ndarray) -> np.ndarray:
     return low + (position - index) * (high - low)
 
 
-def degrade(image: np.ndarray, rng: np.random.Generator, strength: float) -> np.ndarray:
-    """Blur, vignetting, sensor noise, JPEG: [H, W, 3] float32 in 0..255 to uint8."""
+_BLUR_REACH = 8  # pixels, beyond the kernel of the widest blur
+
+
+def degrade(image: np.ndarray, rng: np.random.Generator, strength: float, *, panorama: bool = False) -> np.ndarray:
+    """Blur, vignetting, sensor noise, JPEG: [H, W, 3] float32 in 0..255 to uint8.
+
+    A ``panorama`` draws the same numbers, but its blur goes around the seam and it has no vignetting.
+    """
     height, width = image.shape[:2]
     if rng.random() < 0.5 * strength:
-        image = cv2.GaussianBlur(image, (0, 0), float(rng.uniform(0.3, 1.2)))
+        margin = min(_BLUR_REACH, width) if panorama else 0
+        wide = np.concatenate([image[:, width - margin :], image, image[:, :margin]], 1)
+        image = cv2.GaussianBlur(wide, (0, 0), float(rng.uniform(0.3, 1.2)))[:, margin : margin + width]
     if rng.random() < 0.2 * strength:
         x = np.linspace(-1, 1, width, dtype=np.float32)[None] - float(rng.uniform(-0.3, 0.3))
         y = np.linspace(-1, 1, height, dtype=np.float32)[:, None] - float(rng.uniform(-0.3, 0.3))
-        image = image * (1 - float(rng.uniform(0, 0.25)) * (x**2 + y**2))[..., None]
+        loss = float(rng.uniform(0, 0.25)) * (not panorama)
+        image = image * (1 - loss * (x**2 + y**2))[..., None]
     if rng.random() < 0.7 * strength:
         read = float(rng.exponential(2.5)) * strength
         noise = rng.standard_normal((height, width, 3), dtype=np.float32)

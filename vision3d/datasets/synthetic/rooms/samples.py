@@ -50,7 +50,7 @@ def make_room_panorama(
     pose = look_at(center, center + ahead, roll)
     view = render_view(room, EquirectangularRays(height, pose), options)
     (picture,) = expose([view.color], room.effects)
-    (image,) = photographs([picture], rng, options.photometric)
+    (image,) = photographs([picture], rng, options.photometric, panorama=True)
     return PanoramaSample(
         image=image,
         depth=view.distance.astype(np.float32),
@@ -103,15 +103,15 @@ def make_room_views(
     )
 
 
-def photographs(pictures: list[np.ndarray], rng: np.random.Generator, strength: float) -> list[np.ndarray]:
+def photographs(
+    pictures: list[np.ndarray], rng: np.random.Generator, strength: float, *, panorama: bool = False
+) -> list[np.ndarray]:
     """One tone for all views, a small one and degradations for each: [H, W, 3] float32 in 0..255 to uint8."""
     if strength <= 0:
         return [np.clip(np.rint(picture), 0, 255).astype(np.uint8) for picture in pictures]
     common = tone_table(rng, strength)
-    return [
-        degrade(apply_tone(apply_tone(picture, common), tone_table(rng, 0.25 * strength)), rng, strength)
-        for picture in pictures
-    ]
+    own = (apply_tone(apply_tone(picture, common), tone_table(rng, 0.25 * strength)) for picture in pictures)
+    return [degrade(picture, rng, strength, panorama=panorama) for picture in own]
 
 
 def _sources(room: Room, rng: np.random.Generator, reference: Camera, count: int) -> list[Camera]:
