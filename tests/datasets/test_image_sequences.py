@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vision3d.datasets.cards import load_dataset_card
 from vision3d.datasets.image_sequences import natural_order, read_sequence
+from vision3d.datasets.registry import find_dataset, open_dataset
 from vision3d.datasets.toy_multiview import make_toy_views, write_posed_images
 from vision3d.errors import CameraFileError, FileFormatError, ImageError, InputError
 from vision3d.io.colmap import ColmapCamera, ColmapImage, ColmapModel, empty_points, write_colmap
 from vision3d.io.files import ensure_folder
 from vision3d.io.images import write_image
+from vision3d.resources import resource_folder
 
 
 def make_frames(count: int = 6, height: int = 40, width: int = 56) -> list[np.ndarray]:
@@ -194,6 +197,17 @@ def test_poses_bounds(tmp_path: Path) -> None:
     (tmp_path / "poses_bounds.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(CameraFileError, match="copy it again"):
         read_sequence(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nerfbuster", "llff"])
+def test_registered_scenes(name: str, tmp_path: Path) -> None:
+    views = write_posed_images(tmp_path / "fern", "colmap", 4)
+    for data in (open_dataset(name, tmp_path, scene="fern"), open_dataset(name, tmp_path / "fern")):
+        assert len(data) == 4  # type: ignore[arg-type]
+        np.testing.assert_array_equal(data[2].images[0], views[2].image)
+    card, reader = load_dataset_card(name), find_dataset(name).load()
+    assert (card.task, reader.name) == ("nerf", name)  # type: ignore[attr-defined]
+    assert f"`{name}`" in (resource_folder("datasets") / "README.md").read_text()
 
 
 @pytest.mark.real

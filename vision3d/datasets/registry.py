@@ -215,6 +215,8 @@ for _name, _task, _reader in (
     ("posed_images", "mvs", "posed_images:PosedImages"),
     ("multiview_pool", "mvs", "multiview_pool:MultiViewPool"),
     ("image_folder", "nerf", "posed_images:ImageFolder"),
+    ("nerfbuster", "nerf", "nerf_scenes:NerfBuster"),
+    ("llff", "nerf", "nerf_scenes:Llff"),
     ("stanford2d3d", "panorama", "panorama_sets:Stanford2D3D"),
     ("matterport3d", "panorama", "panorama_sets:Matterport3D"),
     ("panorama3d60", "panorama", "panorama_sets:Panorama3D60"),
