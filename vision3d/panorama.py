@@ -25,7 +25,7 @@ from vision3d.geometry.panorama_mesh import faces_to_panorama, level_of, panoram
 from vision3d.geometry.panorama_surface import resize_panorama_depth
 from vision3d.panorama_checks import CheckedPanorama, check_panorama_image
 from vision3d.panorama_results import PanoramaResult
-from vision3d.pipelines import load_stereo_model
+from vision3d.pipelines import is_exported, load_exported_model, load_stereo_model
 from vision3d.types import DepthOutput
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ def load_panorama_model(
     from vision3d.zoo import create_model
 
     chosen = DEFAULT_PANORAMA_MODEL if model is None else model
+    if is_exported(chosen):
+        if level is not None or texture is not None:
+            raise InputError("an exported network keeps the level and texture it was exported with: leave them out")
+        return load_exported_model(str(chosen), weights, device, ("panorama",))
     settings = {name: value for name, value in (("level", level), ("texture", texture)) if value is not None}
     if isinstance(chosen, nn.Module):
         if settings:
@@ -125,8 +129,13 @@ def network_height(network: nn.Module, height: int | None = None) -> int:
     """Rows of the image that a network shall see, a multiple of what it takes.
 
     Raises:
-        InputError: a height below 1.
+        InputError: a height below 1, or not the only one that an exported network sees.
     """
+    fixed = getattr(network, "fixed_height", None)
+    if fixed is not None:
+        if height not in (None, fixed):
+            raise InputError(f"height is {height}, the exported network sees {fixed} rows alone: leave --height out")
+        return int(fixed)
     if height is not None and height < 1:
         raise InputError(f"height is {height}: pass a positive number of rows")
     if height is None:

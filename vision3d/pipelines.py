@@ -49,13 +49,17 @@ def load_stereo_model(
     """The network, its name and the device it lies on.
 
     Args:
-        model: a registered name (its default weights are loaded), a module, or None for the default network.
+        model: a registered name (its default weights are loaded), a module, a file of ``vision3d export`` (it runs on
+            the CPU), or None for the default network.
         weights: a checkpoint or a weight tag instead of the default weights; needs a name.
         device: None leaves a module where it is, and takes CUDA for a name where there is one.
 
     Raises:
         UnknownNameError, WeightsError: see ``create_model``. InputError: a model of another kind or an unknown device.
+        FileFormatError, MissingExtraError: see ``vision3d.export.load_exported``.
     """
+    if is_exported(model):
+        return load_exported_model(str(model), weights, device, ("stereo", "normals"))
     if isinstance(model, nn.Module):
         if weights is not None:
             raise InputError("weights go with the name of a network: load them into the module instead")
@@ -72,6 +76,30 @@ def load_stereo_model(
     from vision3d.zoo import create_model
 
     return create_model(name, pretrained=str(weights)).to(chosen), name, chosen
+
+
+def is_exported(model: object) -> bool:
+    """Whether ``model`` is the name of a file of ``vision3d export``."""
+    return isinstance(model, (str, os.PathLike)) and str(model).endswith((".onnx", ".pt2"))
+
+
+def load_exported_model(
+    path: str, weights: object, device: str | torch.device | None, tasks: tuple[str, ...]
+) -> tuple[nn.Module, str, torch.device]:
+    """What ``load_stereo_model`` gives, of an exported file.
+
+    Raises:
+        InputError: weights, a device other than the CPU, or a task that is none of ``tasks``.
+        FileFormatError, MissingExtraError: see ``vision3d.export.load_exported``.
+    """
+    from vision3d.export import load_exported
+
+    if weights is not None:
+        raise InputError(f"{path} holds its weights: leave --weights out, or export the network again with them")
+    if device is not None and inference.choose_device(device).type != "cpu":
+        raise InputError(f"{path}: exported files run on the CPU: leave --device out, or run the network by its name")
+    network = load_exported(path, tasks)
+    return network, f"{network.name} ({os.path.basename(path)})", torch.device("cpu")
 
 
 def predict_stereo(
@@ -93,7 +121,8 @@ def predict_stereo(
 
     Args:
         left, right: a path, a PIL image, or an array [H, W, 3] (uint8, or float in [0, 1]); of one size.
-        model: a registered name, a module called as ``model(left, right)``, or None for the default network.
+        model: a registered name, a module called as ``model(left, right)``, a file of ``vision3d export``, or None for
+            the default network.
         calibration: a calibration file, a pair of YAML files (left, right), or a rig of these images; without it there
             is no depth.
         scale: size of the network's images, relative to the input (0.5 = half); ``"auto"`` chooses it so that the

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("vision3d.cli.train", "train a network from a recipe"),
     "evaluate": ("vision3d.cli.evaluate", "error figures of a network on pairs with ground truth"),
     "submit": ("vision3d.cli.submit", "the archive that a benchmark server takes"),
+    "export": ("vision3d.cli.export", "a network as an ONNX file or a torch.export programme"),
     "search": ("vision3d.cli.search", "search a sub-network of a supernet for a device"),
     "benchmark": ("vision3d.cli.benchmark", "time of operators on this machine"),
     "models": ("vision3d.cli.models", "list the networks, or show the card of one"),

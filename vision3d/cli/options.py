@@ -33,13 +33,43 @@ def image_size(text: str) -> tuple[int, int]:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """``--model --weights --scale --device --precision --force --no-confidence``."""
-    parser.add_argument("--model", metavar="NAME", help="a network or NAME.TAG (default: covonet)")
+    parser.add_argument("--model", metavar="NAME", help="a network, NAME.TAG or exported file (default: covonet)")
     parser.add_argument("--weights", metavar="PATH", help="a checkpoint; otherwise the shipped weights")
     parser.add_argument("--scale", type=scale, default=1.0, metavar="S", help="size of the network's images, or auto")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: CUDA where there is one)")
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--force", action="store_true", help="run even if the memory seems too small")
     parser.add_argument("--no-confidence", action="store_true", help="one pass only: half the time, no confidence")
+
+
+def add_runtime_option(parser: argparse.ArgumentParser) -> None:
+    """``--runtime``."""
+    parser.add_argument(
+        "--runtime",
+        choices=["torch", "onnx"],
+        help="what runs the network; onnx: --model is a FILE.onnx of 'vision3d export' (default: by the name of --model)",
+    )
+
+
+def check_runtime(arguments: argparse.Namespace) -> None:
+    """Refuse a runtime that does not fit the model, and options that an exported file has no use for.
+
+    Raises:
+        InputError: one of these.
+    """
+    from vision3d.errors import InputError
+
+    onnx = str(arguments.model).endswith(".onnx")
+    if arguments.runtime == "onnx" and not onnx:
+        raise InputError(
+            "--runtime onnx needs --model FILE.onnx: make it with 'vision3d export onnx NAME --out FILE'"
+        )
+    if arguments.runtime == "torch" and onnx:
+        raise InputError(
+            f"--model {arguments.model} is not run by torch: pass --runtime onnx, or the name of a network"
+        )
+    if onnx and arguments.precision != "float32":
+        raise InputError(f"{arguments.model} runs in float32: leave --precision out")
 
 
 def add_normals_option(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vision3d.cli.options import positive
+from vision3d.cli.options import add_runtime_option, check_runtime, positive
 from vision3d.cli.output import to_json
 from vision3d.cli.predict import cloud_formats
 
@@ -21,13 +21,16 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         description="Distances, coloured point cloud and textured mesh of equirectangular panoramas (2:1, any size).",
     )
     parser.add_argument("image", nargs="+", type=Path, metavar="IMAGE", help="one panorama, or several")
-    parser.add_argument("--model", metavar="NAME", help="a network or NAME.TAG (default: spheredepth_tiny)")
+    parser.add_argument(
+        "--model", metavar="NAME", help="a network, NAME.TAG or exported file (default: spheredepth_tiny)"
+    )
     parser.add_argument("--weights", metavar="PATH", help="a checkpoint; otherwise the shipped weights")
     parser.add_argument("--level", type=int, metavar="L", help="level of the mesh, of networks on one (4 to 8)")
     parser.add_argument("--texture", type=int, metavar="S", help="texture levels, of networks on a mesh (own weights)")
     parser.add_argument("--height", type=positive, metavar="ROWS", help="rows of the image that the network sees")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: CUDA where there is one)")
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "float16"])
+    add_runtime_option(parser)
     parser.add_argument("--force", action="store_true", help="run even if the picture seems to be no panorama")
     parser.add_argument("--out", type=Path, default=Path("vision3d_out"), metavar="DIR", help="default: vision3d_out")
     parser.add_argument(
@@ -54,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision3d.errors import Vision3DError
     from vision3d.panorama import load_panorama_model
 
+    check_runtime(arguments)
     network, name, _ = load_panorama_model(
         arguments.model, arguments.weights, arguments.device, level=arguments.level, texture=arguments.texture
     )

@@ -15,8 +15,10 @@ from vision3d.cli.options import (
     add_cloud_options,
     add_model_options,
     add_normals_option,
+    add_runtime_option,
     calibration_files,
     check_cloud_options,
+    check_runtime,
     cloud_options,
     stated_cloud_options,
 )
@@ -36,6 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add_calibration_options(parser, "calibration of the pair: adds metric depth and cloud files")
     parser.add_argument("--out", type=Path, default=Path("vision3d_out"), metavar="DIR", help="default: vision3d_out")
     add_model_options(parser)
+    add_runtime_option(parser)
     add_cloud_options(parser)
     parser.add_argument(
         "--cloud-format",
@@ -91,6 +94,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if high is not None and not 0 < high < float("inf"):
         raise InputError(f"--max-display is {high:g}: pass a positive number of pixels")
     check_cloud_options(arguments)
+    check_runtime(arguments)
     if calibration_files(arguments) is None and (flags := stated_cloud_options(arguments)):
         print(f"vision3d: warning: {', '.join(flags)}: no effect without --calib FILE (no cloud)", file=sys.stderr)
 

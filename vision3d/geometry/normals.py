@@ -303,7 +303,8 @@ def _check_disparity(disparity: Tensor, intrinsics: Intrinsics, doffs: float) ->
         intrinsics = intrinsics.intrinsics
     value = disparity.to(torch.promote_types(disparity.dtype, torch.float32))
     matrix = torch.as_tensor(intrinsics, dtype=value.dtype, device=value.device)
-    if matrix.shape not in ((3, 3), (1, 3, 3), (batch, 3, 3)):
+    legal = matrix.dim() == 2 or (matrix.dim() == 3 and matrix.shape[0] in (batch, 1))
+    if not legal or matrix.shape[-2:] != (3, 3):
         raise InputError(f"intrinsics must be [3, 3] or [{batch}, 3, 3], got {list(matrix.shape)}")
     value = value + doffs
     known = torch.isfinite(value) & (value > 0)

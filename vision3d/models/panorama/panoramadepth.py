@@ -28,9 +28,8 @@ def pad_panorama(x: Tensor, margin: int = 1) -> Tensor:
     ``margin`` is at most H and W.
     """
     half = x.shape[3] // 2
-    above = x[:, :, :margin].flip(2).roll(half, 3)
-    below = x[:, :, x.shape[2] - margin :].flip(2).roll(half, 3)
-    rows = torch.cat([above, x, below], dim=2)
+    turned = torch.cat([x[..., half:], x[..., :half]], dim=3)  # roll would fix the width of an exported graph
+    rows = torch.cat([turned[:, :, :margin].flip(2), x, turned[:, :, x.shape[2] - margin :].flip(2)], dim=2)
     return torch.cat([rows[..., -margin:], rows, rows[..., :margin]], dim=3)
 
 

@@ -99,7 +99,7 @@ class Volume(nn.Module):
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         both = self.project(torch.cat([left, right]))
-        left, right = both.chunk(2)
+        left, right = both.tensor_split(2)  # chunk would fix the batch size of an exported graph
         return groupwise_correlation(left, right, self.bins, self.groups, normalize=True).flatten(1, 2)
 
 
@@ -283,7 +283,7 @@ class CoVoNet(nn.Module):
     def estimate(self, left: Tensor, right: Tensor) -> Estimate:
         """Everything that ``forward`` and networks built on this one need; arguments as there."""
         both = self.features(self.normalization(torch.cat([left, right])))
-        pairs = [feature.chunk(2) for feature in both]
+        pairs = [feature.tensor_split(2) for feature in both]
         volumes = [volume(*pair) for volume, pair in zip(self.volumes, pairs[1:], strict=True)]
         context = self.hourglass([pair[0] for pair in pairs[1:]], volumes)
         match = volumes[0].unflatten(1, (-1, self.logits.out_channels)).float().mean(1)

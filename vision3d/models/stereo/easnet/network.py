@@ -105,7 +105,7 @@ class _EASNetBase(nn.Module):
             pairs = list(zip(self.feature_extractor(left), self.feature_extractor(right), strict=True))
         else:
             both = self.feature_extractor(torch.cat([left, right]))
-            pairs = [tuple(features.chunk(2)) for features in both]
+            pairs = [features.tensor_split(2) for features in both]
         dtype = torch.promote_types(pairs[0][0].dtype, torch.float32)
         return [correlation_1d(*pair, bins, dtype=dtype) for pair, bins in zip(pairs, SCALE_BINS, strict=False)]
 
