@@ -47,7 +47,7 @@ def add_runtime_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runtime",
         choices=["torch", "onnx"],
-        help="what runs the network; onnx: --model is a FILE.onnx of 'vision3d export' (default: by the name of --model)",
+        help="what runs the network; onnx: --model is a FILE.onnx of 'vision3d export' (default: by its name)",
     )
 
 
@@ -61,9 +61,7 @@ def check_runtime(arguments: argparse.Namespace) -> None:
 
     onnx = str(arguments.model).endswith(".onnx")
     if arguments.runtime == "onnx" and not onnx:
-        raise InputError(
-            "--runtime onnx needs --model FILE.onnx: make it with 'vision3d export onnx NAME --out FILE'"
-        )
+        raise InputError("--runtime onnx needs --model FILE.onnx: make it with 'vision3d export onnx NAME --out FILE'")
     if arguments.runtime == "torch" and onnx:
         raise InputError(
             f"--model {arguments.model} is not run by torch: pass --runtime onnx, or the name of a network"

@@ -103,7 +103,9 @@ def parse_card(text: str | None, source: object) -> ExportCard:
         )
     names = {item.name for item in dataclasses.fields(ExportCard)}
     try:
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in entries.items()}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in entries.items()
+        }
         return ExportCard(**{name: value for name, value in values.items() if name in names})
     except TypeError as error:
         raise FileFormatError(f"{source}: the card in the file is incomplete ({error}): {_MEND}") from error
