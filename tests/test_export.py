@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,33 @@ def test_files_that_are_no_exports_are_refused(tmp_path: Path) -> None:
         load_exported(tmp_path / "absent.onnx")
     with pytest.raises(FileFormatError, match=r"\.onnx or \.pt2"):
         load_exported(tmp_path / "a.bin")
+
+
+class _Touch:
+    """Pickled, it makes a file when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_programme_runs_no_pickled_code(tmp_path: Path) -> None:
+    programme = torch.export.export(torch.nn.Identity(), (torch.zeros(1, 3, 32, 32),))
+    good, bad, witness = tmp_path / "good.pt2", tmp_path / "bad.pt2", tmp_path / "witness"
+    torch.export.save(programme, good, extra_files={"vision3d.json": CARD.to_json()})
+    load_exported(good)
+    payload = io.BytesIO()
+    torch.save(_Touch(witness), payload)
+    with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, payload.getvalue() if name.endswith("sample_inputs/model.pt") else source.read(name))
+    with pytest.raises(FileFormatError, match="not a torch"):
+        load_exported(bad)
+    assert not witness.exists()
+    torch.load(io.BytesIO(payload.getvalue()), weights_only=False)
+    assert witness.exists()  # it would have
 
 
 @pytest.mark.parametrize(

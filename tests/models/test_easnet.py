@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -401,31 +400,6 @@ def test_samples_are_the_same_in_every_process_and_become_active() -> None:
     assert first.sample(12, 4) != first.sample(12, 3)
     phase = SearchSpace(expand_ratios=(8,), depths=(4,), scales=(4,))
     assert first.sample(5, 0, phase) == parse_setting(first.setting, phase)
-
-
-@pytest.mark.slow
-def test_onnx_export_equals_the_network(supernet: EASNetSupernet, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    network = supernet.extract(SMALL)
-
-    class Disparity(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-            return self.network(left, right).disparity
-
-    path = str(tmp_path / "easnet.onnx")
-    views = pair(1, 24, 48)
-    torch.onnx.export(Disparity().eval(), views, path, dynamo=True, input_names=["left", "right"])
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    other = pair(1, 24, 48, seed=1)
-    (found,) = session.run(None, {"left": other[0].numpy(), "right": other[1].numpy()})
-    with torch.no_grad():
-        expected = network(*other).disparity
-    assert float((torch.from_numpy(found) - expected).abs().max()) < 1e-2
 
 
 def test_without_refinement_the_answer_is_the_enlarged_third() -> None:

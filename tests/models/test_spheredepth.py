@@ -184,29 +184,3 @@ def test_normalization_can_be_replaced_and_weights_reload(name: str, tmp_path: P
 
 def test_tables_stay_out_of_the_weights() -> None:
     assert not any("adjacency" in name or "twins" in name for name in SphereDepth(4, 0, 4).state_dict())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TINY)
-def test_export_to_onnx(name: str, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            options = {"level": 4, "width": 4} if name == "spheredepth_tiny" else {"width": 2}
-            self.model = awake(create_model(name, **options))
-
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            depth: torch.Tensor = self.model(image).depth
-            return depth
-
-    network, image = Plain().eval(), panorama(1, 32)
-    with torch.no_grad():
-        expected = network(image).numpy()
-    target = tmp_path / "network.onnx"
-    torch.onnx.export(network, (image,), target, dynamo=True, verbose=False, optimize=False)  # three times as fast
-    session = onnxruntime.InferenceSession(str(tmp_path / "network.onnx"), providers=["CPUExecutionProvider"])
-    (answer,) = session.run(None, {session.get_inputs()[0].name: image.numpy()})
-    np.testing.assert_allclose(answer, expected, atol=1e-3)

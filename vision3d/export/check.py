@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from vision3d.export.runtime import load_exported
 # A file passes if no value is farther from torch's than this, plus the same share of the largest value.
 TOLERANCES = {"disparity": 1e-2, "confidence": 1e-3, "normals": 1e-3, "depth": 1e-3, "faces": 1e-3}
 _RELATIVE = 1e-4
+# Share of the values that may be farther off: initial normals are those of the best of nine planes (or divide by slopes
+# near 0), and where two are equally good the last bit of the disparity decides.
+_UNDECIDED = {"normals": 1e-4}
 PROTOCOL = (
     "smooth random texture, pairs shifted by 7 px, float32 on a CPU; largest and mean difference to the torch network "
     "over all pixels, and the largest value of the network"
@@ -30,7 +34,8 @@ class Difference:
         shape: (batch, height, width) of the images.
         maximum, mean: of the absolute difference.
         magnitude: largest absolute value of the network's output.
-        passed: whether the maximum is within the tolerance, and NaN lie where the network has them.
+        beyond: share of the values that are farther off than the tolerance.
+        passed: whether none is (normals: 1 in 10,000), and NaN lie where the network has them.
     """
 
     output: str
@@ -38,6 +43,7 @@ class Difference:
     maximum: float
     mean: float
     magnitude: float
+    beyond: float
     passed: bool
 
 
@@ -80,10 +86,11 @@ def check_shapes(card: ExportCard) -> list[tuple[int, int, int]]:
 
 
 def _compare(name: str, shape: tuple[int, int, int], found: torch.Tensor, expected: torch.Tensor) -> Difference:
+    if found.shape != expected.shape:
+        return Difference(name, shape, math.nan, math.nan, math.nan, 1.0, False)
     same_gaps = bool((torch.isnan(found) == torch.isnan(expected)).all())
     difference = torch.nan_to_num((found - expected).abs().double(), nan=0.0)
     magnitude = float(torch.nan_to_num(expected.abs(), nan=0.0).max())
-    maximum = float(difference.max())
-    limit = TOLERANCES[name] + _RELATIVE * magnitude
-    passed = found.shape == expected.shape and same_gaps and maximum <= limit
-    return Difference(name, shape, maximum, float(difference.mean()), magnitude, passed)
+    beyond = float((difference > TOLERANCES[name] + _RELATIVE * magnitude).double().mean())
+    passed = same_gaps and beyond <= _UNDECIDED.get(name, 0.0)
+    return Difference(name, shape, float(difference.max()), float(difference.mean()), magnitude, beyond, passed)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +147,25 @@ def _load_onnx(file: Path) -> tuple[ExportCard, Runner]:
     return card, run
 
 
+@contextlib.contextmanager
+def _no_pickled_code() -> Iterator[None]:
+    """torch.export.load hands parts of a file to torch.load and trusts them; this forbids what they could run."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
 def _load_torch(file: Path) -> tuple[ExportCard, Runner]:
     card = read_card(file)
     try:
-        module: Any = torch.export.load(file).module()
+        with _no_pickled_code():
+            module: Any = torch.export.load(file).module()
     except Exception as error:  # whatever a damaged archive raises
         raise FileFormatError(f"{file}: not a torch.export programme that this torch reads: export it again") from error
 
