@@ -81,6 +81,7 @@ def fit_radiance_field(
     names, arrays, source = _sequence(images)
     held_out = _held_out(len(arrays), hold_out)
     _check_images(names, arrays, held_out)
+    settings = settings.fitted_to((arrays[0].shape[0], arrays[0].shape[1]))
     if processes < 1:
         raise InputError(f"processes is {processes}: at least 1")
     run = _new_run(names, arrays, source, settings, held_out, seed)

@@ -117,6 +117,10 @@ class CameraParameters(nn.Module):
         """Focal length [1] in pixels of the present size."""
         return _FOCALS[self.focal_form][0](self.f) * ((self.width + self.height) / 2)
 
+    def focal_share(self) -> float:
+        """Focal length over (W + H) / 2, the same at all sizes."""
+        return float(_FOCALS[self.focal_form][0](self.f.detach()))
+
     def set_focal_length(self, pixels: float) -> None:
         """Set the focal length, in pixels of the present size.
 

@@ -7,6 +7,7 @@ before it and on the seed alone, so that a run that stops between two units goes
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from vision3d.errors import InputError
-from vision3d.geometry.poses import interpolate_poses, se3_exp
+from vision3d.geometry.poses import interpolate_poses, invert_pose, se3_exp
+from vision3d.training.nerf.direct_alignment import align_first_frames, align_frame
 from vision3d.training.nerf.images import ImagePyramid
 from vision3d.training.nerf.optimization import Progress, StageOptimizer
 from vision3d.training.nerf.run_folder import NerfRun, StageRecord, build_model
@@ -119,8 +121,16 @@ class IncrementalFit:
         return self.run
 
     def _init(self, unit: _Unit) -> None:
-        first = self.frames[: self.schedule.init_frames]
+        first, cameras = self.frames[: self.schedule.init_frames], self.run.model.cameras
+        if self.schedule.direct:
+            settings = self.run.model.rendering
+            depth = math.sqrt(max(settings.near, settings.far / 100) * settings.far)
+            poses, _ = align_first_frames(self.images, first, cameras.focal_share(), depth, self.schedule.pyramid_level)
+            for frame, pose in zip(first, poses, strict=True):
+                cameras.set_poses(pose[None], frame)
         self._stage(self.schedule.stage("init", first, 0))
+        if self.schedule.direct:
+            self._stage(self.schedule.stage("global", first, 0))
         self.run.registered = first[:1] if self.schedule.register_init else first
 
     def _frame(self, unit: _Unit) -> None:
@@ -171,11 +181,32 @@ class IncrementalFit:
             poses = cameras.camera_to_world().detach()
             moved = interpolate_poses(poses[before], poses[last], (frame - before) / (last - before))
             cameras.set_poses(moved[None], frame)
+            if schedule.direct:
+                self._align(frame, last)
         elif attempt > 1:
             generator = torch.Generator().manual_seed(self._seed())
             turn = _TURN * torch.randn(6, generator=generator) * torch.tensor([1.0, 1, 1, 0, 0, 0])
             poses = cameras.camera_to_world().detach()
             cameras.set_poses((poses[frame] @ se3_exp(turn).to(poses))[None], frame)
+
+    def _align(self, frame: int, reference: int) -> None:
+        """Align a frame with the depth that the field shows in the last one, from its own pose or from that one's."""
+        model, level = self.run.model, self.schedule.pyramid_level
+        cameras, depths = model.cameras, {}
+
+        def depth(wanted: int) -> torch.Tensor:
+            if wanted not in depths:
+                cameras.resize(*self.images.size(wanted))
+                depths[wanted] = model.render_view(reference).depth[0].clamp_min(1e-3)
+            return depths[wanted]
+
+        poses = cameras.camera_to_world().detach()
+        starts = [invert_pose(poses[reference]) @ poses[frame], torch.eye(4)]
+        share = cameras.focal_share()
+        found = [align_frame(self.images, reference, frame, share, depth, level, start) for start in starts]
+        move, cost = min(found, key=lambda pair: pair[1])
+        if math.isfinite(cost):
+            cameras.set_poses((poses[reference] @ move.to(poses))[None], frame)
 
     def _refine(self, unit: _Unit) -> None:
         run, level = self.run, self.schedule.levels[unit.number]

@@ -82,7 +82,7 @@ class PoseAdam:
         self.cameras = model.cameras
         self.views = torch.tensor(list(views), device=model.cameras.t.device)
         self.basis = pixel_basis(model, views, generator)
-        self.position = torch.nn.Parameter(torch.zeros(self.basis.shape[:2], device=self.views.device))
+        self.position = torch.nn.Parameter(torch.zeros_like(self.basis[:, 0]))
         self.adam = torch.optim.Adam([self.position])
         self.param_groups = self.adam.param_groups
 

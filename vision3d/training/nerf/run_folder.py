@@ -108,8 +108,7 @@ class NerfRun:
     @property
     def focal_length(self) -> float:
         """Pixels of the original images."""
-        share = self.model.cameras.focal_length().detach() / (self.model.cameras.width + self.model.cameras.height)
-        return float(share) * sum(self.size)
+        return self.model.cameras.focal_share() * sum(self.size) / 2
 
     @property
     def psnr(self) -> float:

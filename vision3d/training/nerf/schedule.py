@@ -39,6 +39,7 @@ class Schedule:
         part_frames: newest frames of a partial adjustment.
         every: a global adjustment follows every so many registered frames, and the last one.
         pyramid_level: halvings of the images until all frames are registered.
+        longest_side: instead, pixels: the fewest halvings that leave no longer side than this; 0: ``pyramid_level``.
         reset_map: the field starts anew before the last stages, from the poses alone (a variant of the published runs);
             their window then opens like that of the first stage.
         refine_levels: last stages on all frames, each at half the halvings of the one before: levels
@@ -48,6 +49,9 @@ class Schedule:
             the positions that its first stage found. Otherwise they go on from there.
         register_init: the frames of the first stage pass through registration too (published); otherwise they count as
             registered.
+        direct: the poses of the first frames, and the start of each new one, come from direct image alignment
+            (:mod:`vision3d.training.nerf.direct_alignment`); the first stage then fits the field alone, and a global
+            one follows it.
         extrapolate: a new frame starts with the motion of the last two; otherwise where the last one is.
         focal_from: registered frames from which the focal length is free.
         network_rate, focal_rate: step sizes (``epochs`` unset), falling to ``rate_end`` times it in a stage.
@@ -77,11 +81,13 @@ class Schedule:
     part_frames: int = 3
     every: int = 5
     pyramid_level: int = 2
+    longest_side: int = 0
     refine_levels: int = 3
     reset_map: bool = False
     rays: int = 2048
     overwrite_init: bool = False
     register_init: bool = True
+    direct: bool = False
     extrapolate: bool = False
     focal_from: int = 0
     network_rate: float = 1e-3
@@ -95,7 +101,14 @@ class Schedule:
     failure_ratio: float = 3.0
 
     def __post_init__(self) -> None:
-        least = {"init_frames": 2, "pyramid_level": 0, "refine_levels": 0, "focal_from": 0, "patience": 0}
+        least = {
+            "init_frames": 2,
+            "pyramid_level": 0,
+            "refine_levels": 0,
+            "focal_from": 0,
+            "patience": 0,
+            "longest_side": 0,
+        }
         for item in fields(self):
             value = getattr(self, item.name)
             if item.type == "int" and value < least.get(item.name, 1):
@@ -114,6 +127,13 @@ class Schedule:
     def final_level(self) -> int:
         """The smallest number of halvings that is used."""
         return min([self.pyramid_level, *self.levels])
+
+    def fitted_to(self, size: tuple[int, int]) -> Schedule:
+        """The schedule with the pyramid level that ``longest_side`` means for images of (height, width)."""
+        level, side = 0, max(size)
+        while self.longest_side and side > self.longest_side:
+            level, side = level + 1, (side + 1) // 2
+        return replace(self, pyramid_level=level, longest_side=0) if self.longest_side else self
 
     def model_options(self) -> dict[str, Any]:
         """Keyword arguments of ``CFNeRF``, without views and size."""
@@ -158,14 +178,15 @@ class Schedule:
         def rate(start: float) -> LearningRate:
             return LearningRate.exponential(start, start * falling[0], falling[1])
 
-        free_focal = kind in ("init", "global", "refine") and len(views) >= self.focal_from
+        free_pose = not (first and self.direct)
+        free_focal = free_pose and kind in ("init", "global", "refine") and len(views) >= self.focal_from
         return Stage(
             kind,
             steps,
             tuple(views),
             network=None if kind == "local" else rate(self.network_rate * share),
             focal=rate(self.focal_rate * share) if free_focal else None,
-            pose=rate(self.pose_rate if kind != "part" else self.pose_rate * share),
+            pose=rate(self.pose_rate if kind != "part" else self.pose_rate * share) if free_pose else None,
             rays_per_step=self.rays,
             views_per_step=None,
             pyramid_level=level,
@@ -198,6 +219,8 @@ def iterations(schedule: Schedule, frames: int) -> int:
     if schedule.method != "incremental":
         raise ConfigError(f"schedule {schedule.name}: fits all frames at once, in {schedule.full} steps")
     total = schedule.stage("init", range(schedule.init_frames), 0).steps
+    if schedule.direct:
+        total += schedule.stage("global", range(schedule.init_frames), 0).steps
     done = 1 if schedule.register_init else schedule.init_frames
     for registered in range(done + 1, frames + 1):
         newest = range(max(registered - schedule.part_frames, 0), registered)
@@ -220,17 +243,18 @@ SCHEDULES: dict[str, Schedule] = {
         rendering=_RAYS,
         focal="ratio",
         epochs=False,
-        init=400,
-        early=50,
-        local=50,
-        part=50,
-        full=150,
+        init=300,
+        early=30,
+        local=30,
+        part=40,
+        full=120,
         refine=400,
         every=3,
-        pyramid_level=1,
+        longest_side=128,
         refine_levels=1,
         rays=512,
         register_init=False,
+        direct=True,
         extrapolate=True,
         focal_from=6,
         network_rate=1e-2,
@@ -240,8 +264,8 @@ SCHEDULES: dict[str, Schedule] = {
     ),
 }
 _JOINT = {"model_field": "hash_grid", "field_options": _GRID, "rendering": _RAYS, "focal": "ratio", "epochs": False}
-SCHEDULES["nerfmm"] = Schedule("nerfmm", "nerfmm", **_JOINT, pyramid_level=1, refine_levels=0, rays=512, full=4000)  # type: ignore[arg-type]
-SCHEDULES["barf"] = Schedule("barf", "barf", **_JOINT, pyramid_level=1, refine_levels=0, rays=512, full=4000)  # type: ignore[arg-type]
+SCHEDULES["nerfmm"] = Schedule("nerfmm", "nerfmm", **_JOINT, longest_side=128, refine_levels=0, rays=512, full=4000)  # type: ignore[arg-type]
+SCHEDULES["barf"] = Schedule("barf", "barf", **_JOINT, longest_side=128, refine_levels=0, rays=512, full=4000)  # type: ignore[arg-type]
 
 
 def make_schedule(name: str | Schedule, options: Mapping[str, Any] | None = None) -> Schedule:
@@ -270,6 +294,8 @@ def make_schedule(name: str | Schedule, options: Mapping[str, Any] | None = None
         else:
             check_option_names(f"schedule {schedule.name}", [*plain, *rays], [key])
             changed: dict[str, Any] = {key: _parsed(key, value, own[key])}
+            if key == "pyramid_level":
+                changed["longest_side"] = 0
             if key == "model_field" and changed[key] != schedule.model_field:
                 changed["field_options"] = {}
             schedule = replace(schedule, **changed)
