@@ -49,6 +49,7 @@ def test_the_public_names_are_frozen() -> None:
         "create_model",
         "list_models",
         "load_card",
+        "fit_radiance_field",
         "predict_mvs",
         "predict_panorama",
         "predict_stereo",

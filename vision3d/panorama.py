@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_PANORAMA_MODEL", "PanoramaResult", "load_panorama_model", "predict_panorama"]
 
-DEFAULT_PANORAMA_MODEL = "spheredepth_tiny"
+DEFAULT_PANORAMA_MODEL = "panoramadepth_tiny"  # of upright panoramas the most accurate
+_MESH_MODEL = "spheredepth_tiny"  # where its level or texture is asked for
 _PLANAR_HEIGHT = 256  # rows of the images of networks without a mesh
 _PAINTED_HEIGHT = 1024  # rows at most that faces are painted on; larger maps are enlarged from it
 
@@ -57,12 +58,13 @@ def load_panorama_model(
     from vision3d.registry import find_model
     from vision3d.zoo import create_model
 
-    chosen = DEFAULT_PANORAMA_MODEL if model is None else model
+    settings = {name: value for name, value in (("level", level), ("texture", texture)) if value is not None}
+    default = _MESH_MODEL if settings else DEFAULT_PANORAMA_MODEL
+    chosen = default if model is None else model
     if is_exported(chosen):
         if level is not None or texture is not None:
             raise InputError("an exported network keeps the level and texture it was exported with: leave them out")
         return load_exported_model(str(chosen), weights, device, ("panorama",))
-    settings = {name: value for name, value in (("level", level), ("texture", texture)) if value is not None}
     if isinstance(chosen, nn.Module):
         if settings:
             raise InputError("level and texture go with the name of a network: set them when it is created")
@@ -94,7 +96,8 @@ def predict_panorama(
     Args:
         image: a path, a PIL image, or an array [H, 2H, 3] (uint8, or float in [0, 1]); any size. What is done about
             other shapes and black caps: :func:`vision3d.panorama_checks.check_panorama_image`.
-        model: a registered name, a module called as ``model(image)``, or None for the default network.
+        model: a registered name, a module called as ``model(image)``, or None: panoramadepth_tiny, or spheredepth_tiny
+            where a level or texture is given.
         weights: a checkpoint or a weight tag instead of the default weights; needs a name.
         level, texture: of networks on a mesh: other settings than the usual ones. Weights of one level serve others.
         height: rows of the image that the network sees; None: as dense as its mesh, 256 for networks without.

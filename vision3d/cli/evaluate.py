@@ -41,7 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="a network, e.g. fadnetpp_slight or NAME.TAG (default: covonet; of panoramas: spheredepth_tiny)",
+        help="a network, e.g. fadnetpp_slight or NAME.TAG (default: covonet; of panoramas: panoramadepth_tiny)",
     )
     parser.add_argument("--weights", metavar="PATH", help="a checkpoint; otherwise the shipped weights")
     parser.add_argument(

@@ -22,7 +22,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("image", nargs="+", type=Path, metavar="IMAGE", help="one panorama, or several")
     parser.add_argument(
-        "--model", metavar="NAME", help="a network, NAME.TAG or exported file (default: spheredepth_tiny)"
+        "--model",
+        metavar="NAME",
+        help="a network, NAME.TAG or exported file (default: panoramadepth_tiny; "
+        "spheredepth_tiny with --level or --texture)",
     )
     parser.add_argument("--weights", metavar="PATH", help="a checkpoint; otherwise the shipped weights")
     parser.add_argument("--level", type=int, metavar="L", help="level of the mesh, of networks on one (4 to 8)")
