@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 import torch
 from nerf_processes import run_stage, worker
-from nerf_scene import exact_images, tiny_model
+from nerf_scene import VIEWS, exact_images, tiny_model, true_poses
 
 from vision3d import fit_radiance_field
 from vision3d.errors import ConfigError, FileFormatError, InputError, OutputError, UnknownNameError, WeightsError
+from vision3d.evaluation.pose_metrics import rotation_errors
+from vision3d.models.nerf.cameras import CameraParameters
+from vision3d.training.nerf.direct_alignment import align_first_frames, align_frame
+from vision3d.training.nerf.images import ImagePyramid
 from vision3d.training.nerf.incremental import FitProgress
 from vision3d.training.nerf.pose_steps import image_displacements, pixel_basis
 from vision3d.training.nerf.run_folder import RUN_FILE, NerfRun, load_run, save_run
@@ -68,6 +72,7 @@ def test_the_published_schedule_takes_the_published_steps():
     "schedule",
     [
         make_schedule("fast", TINY),
+        make_schedule("fast", {**TINY, "direct": 0, "reset_map": 0}),
         make_schedule(
             "published",
             {
@@ -86,7 +91,7 @@ def test_the_published_schedule_takes_the_published_steps():
             },
         ),
     ],
-    ids=["fast", "published"],
+    ids=["fast", "fast without direct alignment", "published"],
 )
 def test_a_fit_takes_the_steps_of_its_schedule(schedule, tmp_path):
     seen: list[FitProgress] = []
@@ -108,47 +113,51 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("last", [1, 2, 3])
-def test_a_killed_run_goes_on_to_the_same_result(last, tmp_path):
-    whole = fit_radiance_field(frames(), None, "fast", options=TINY, hold_out=5, seed=4, device="cpu")
+@pytest.mark.parametrize(("direct", "last"), [(1, 1), (1, 3), (0, 2)])
+def test_a_killed_run_goes_on_to_the_same_result(direct, last, tmp_path):
+    options = {**TINY, "direct": direct}
+    whole = fit_radiance_field(frames(), None, "fast", options=options, hold_out=5, seed=4, device="cpu")
 
     def kill(now: FitProgress) -> None:
-        if now.unit == last and now.stage != "local":  # in the midst of a unit
+        if now.unit == last and (direct or now.stage != "local"):  # in the midst of a unit
             raise KilledError
 
     with pytest.raises(KilledError):
         fit_radiance_field(
-            frames(), tmp_path / "run", "fast", options=TINY, hold_out=5, seed=4, device="cpu", callback=kill
+            frames(), tmp_path / "run", "fast", options=options, hold_out=5, seed=4, device="cpu", callback=kill
         )
     saved = load_run(tmp_path / "run")
     assert saved.position == last
     assert not saved.finished
-    run = fit_radiance_field(frames(), tmp_path / "run", "fast", options=TINY, hold_out=5, seed=4, device="cpu")
+    run = fit_radiance_field(frames(), tmp_path / "run", "fast", options=options, hold_out=5, seed=4, device="cpu")
     assert torch.equal(state(run), state(whole))
     assert run.held_out == [2]
     assert run.registered == [0, 1, 3, 4, 5]
-    other = fit_radiance_field(frames(), None, "fast", options=TINY, hold_out=5, seed=5, device="cpu")
+    other = fit_radiance_field(frames(), None, "fast", options=options, hold_out=5, seed=5, device="cpu")
     assert not torch.equal(state(other), state(whole))
 
 
-def test_a_frame_that_does_not_fit_is_left_out():
-    images = frames(7)
-    images[5] = np.random.default_rng(0).integers(0, 255, images[5].shape, dtype=np.uint8)
-    options = {**TINY, "init": 80, "local": 4, "part": 10, "full": 10, "rays": 128, "failure_ratio": 1.5}
-    run = fit_radiance_field(images, None, "fast", options={**options, "init_frames": 2}, device="cpu")
-    assert run.skipped == [5]
-    assert run.registered == [0, 1, 2, 3, 4, 6]
-    assert "0005.png" in run.warnings[0]
-    tries = [record for record in run.history if record.stage == "local" and record.frames == (5,)]
-    assert [record.steps for record in tries] == [4, 8, 8]
-    assert all(5 not in record.frames for record in run.history if record.stage != "local")
+@pytest.mark.parametrize("direct", [0, 1])
+def test_a_frame_that_does_not_fit_is_left_out(direct):
+    images = frames(8)
+    images[6] = np.random.default_rng(0).integers(0, 255, images[6].shape, dtype=np.uint8)
+    options = {**TINY, "init": 80, "local": 4, "part": 10, "full": 10, "rays": 128, "direct": direct}
+    options |= {"failure_ratio": 3 if direct else 1.5, "init_frames": 3}
+    run = fit_radiance_field(images, None, "fast", options=options, device="cpu")
+    assert run.skipped == [6]
+    assert run.registered == [0, 1, 2, 3, 4, 5, 7]
+    assert "0006.png" in run.warnings[0]
+    assert all(6 not in record.frames for record in run.history if record.stage != "local")
+    tries = [record.steps for record in run.history if record.stage == "local" and record.frames == (6,)]
+    assert tries == ([0] if direct else [4, 8, 8])
 
 
 def test_a_loss_that_is_not_finite_ends_the_fit_and_keeps_the_last_state(tmp_path):
-    with pytest.raises(InputError, match=r"stage 'init': the loss is (nan|inf)"):
+    with pytest.raises(InputError, match=r"stage 'map': the loss is (nan|inf)"):
         fit_radiance_field(frames(), tmp_path / "run", "fast", options={**TINY, "network_rate": 1e30}, device="cpu")
     kept = load_run(tmp_path / "run")
-    assert kept.position == 0
+    assert kept.registered == [0, 1, 2, 3, 4, 5]
+    assert not kept.finished
     assert torch.isfinite(state(kept)).all()
 
 
@@ -199,7 +208,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
         for name, value in alone.items():
             torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-7)
     other = run_stage(1)  # the same rays with other random depths
-    assert other["loss"] == pytest.approx(alone["loss"], rel=0.1)
+    assert float(other["loss"]) == pytest.approx(float(alone["loss"]), rel=0.1)
     assert not torch.allclose(other["cameras.t"], alone["cameras.t"], rtol=1e-6, atol=1e-7)
     with pytest.raises(InputError, match="0 shares with 1 processes"):
         run_stage(0)
@@ -322,19 +331,28 @@ def test_damaged_runs(tmp_path):
 
 def test_direct_alignment_finds_turn_and_step():
     """From standing still, on exact images of a scene with relief; the scale is free."""
-    size = 64
-    cameras = CameraParameters(VIEWS, size, size)
-    cameras.set_poses(true_poses())
-    images = ImagePyramid(exact_images(cameras))
+    cameras = CameraParameters(VIEWS, 64, 64)
     truth = true_poses()
-    found, error = align_first_frames(images, [0, 1, 2], cameras.focal_share(), 2.5, 0)
-    assert error < 1e-3
-    for frame in (1, 2):
-        assert rotation_errors(found[frame, :3, :3].numpy(), truth[frame, :3, :3].numpy()) < 0.5  # of 2.5 and 5 degrees
-        cosine = torch.cosine_similarity(found[frame, :3, 3], truth[frame, :3, 3], dim=0)
-        assert math.degrees(math.acos(cosine)) < 10
-    depth = exact_depth(cameras, 2)
-    relative = torch.linalg.inv(truth[2]) @ truth[4]
-    pose, _ = align_frame(images, 2, 4, cameras.focal_share(), lambda level: depth, 0, torch.eye(4))
-    assert rotation_errors(pose[:3, :3].numpy(), relative[:3, :3].numpy()) < 0.3
-    torch.testing.assert_close(pose[:3, 3], relative[:3, 3], rtol=0, atol=0.03)  # of 0.27
+    cameras.set_poses(truth)
+    images, share = ImagePyramid(exact_images(cameras)), cameras.focal_share()
+    found, error = align_first_frames(images, [0, 2, 4], share, 2.5, 0)
+    assert error < 2e-3
+    angles = rotation_errors(found[:, :3, :3].numpy(), truth[[0, 2, 4], :3, :3].numpy())
+    assert angles.max() < 1.0  # of 5 and 10 degrees
+    steps = found[1:, :3, 3] / found[2, :3, 3].norm(), truth[[2, 4], :3, 3] / truth[4, :3, 3].norm()
+    assert float((steps[0] - steps[1]).norm(dim=1).max()) < 0.1
+    known = [1, 2, 3]
+    pose, _ = align_frame(images, known, truth[known], 5, share, 2.5, 0, [truth[3]])
+    assert rotation_errors(pose[None, :3, :3].numpy(), truth[5:6, :3, :3].numpy()) < 0.7  # of 4.9 degrees
+    torch.testing.assert_close(pose[:3, 3], truth[5, :3, 3], rtol=0, atol=0.05)  # of 0.26
+
+
+def test_direct_alignment_survives_a_change_of_exposure():
+    cameras = CameraParameters(VIEWS, 64, 64)
+    truth = true_poses()
+    cameras.set_poses(truth)
+    levels = exact_images(cameras)
+    levels[5] = 0.9 * levels[5] + 0.05
+    known = [1, 2, 3]
+    pose, _ = align_frame(ImagePyramid(levels), known, truth[known], 5, cameras.focal_share(), 2.5, 0, [truth[3]])
+    assert rotation_errors(pose[None, :3, :3].numpy(), truth[5:6, :3, :3].numpy()) < 0.7

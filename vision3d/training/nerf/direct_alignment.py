@@ -11,7 +11,7 @@ the narrow valley between turn and step that gradient descent does not: direct i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -89,7 +89,7 @@ class _Alignment:
             _, places, inside = self._seen(frame)
             if int(inside.sum()) < 0.2 * len(inside):
                 return math.inf
-            residual = (self._sample(self.images[frame + 1], places) - self.images[0].flatten(1))[:, inside]
+            residual = self._residual(frame, places, inside)
             total += float(F.huber_loss(residual, torch.zeros_like(residual), delta=_HUBER))
         if self.grid_shape is None:
             return total
@@ -99,6 +99,12 @@ class _Alignment:
     def _prior_share(self) -> float:
         """Weight of the prior of the relief, for colour differences that are averaged over the pixels."""
         return (_NOISE / _RELIEF) ** 2 / self.images[0].numel()
+
+    def _residual(self, frame: int, places: Tensor, inside: Tensor) -> Tensor:
+        """Colour differences [C, P] inside, after gain and offset of each channel are matched (exposure)."""
+        seen, own = self._sample(self.images[frame + 1], places)[:, inside], self.images[0].flatten(1)[:, inside]
+        gain = (own.std(1, keepdim=True) / seen.std(1, keepdim=True).clamp_min(1e-3)).clamp(0.8, 1.25)
+        return gain * (seen - seen.mean(1, keepdim=True)) - (own - own.mean(1, keepdim=True))
 
     def _differences(self) -> Tensor:
         """Matrix of the differences of neighbours in the grid."""
@@ -123,7 +129,7 @@ class _Alignment:
         channels = self.images.shape[1]
         for frame in range(count):
             local, places, inside = self._seen(frame)
-            residual = self._sample(self.images[frame + 1], places) - self.images[0].flatten(1)
+            residual = self._residual(frame, places, inside)
             slopes = self._sample(self.slopes[frame + 1].flatten(0, 1), places).view(2, channels, -1)
             depth = local[:, 2].clamp_min(0.05)
             sideways = self.focal / depth * slopes  # [2, C, P]
@@ -137,7 +143,7 @@ class _Alignment:
                 by_depth = (by_point @ self.t[frame]) * inverse  # [C, P]
                 motion = torch.cat([motion, by_depth[..., None] * self.basis], -1)
             rows = motion[:, inside].flatten(0, 1)
-            residual = residual[:, inside].flatten()
+            residual = residual.flatten()
             weight = (_HUBER / residual.abs().clamp_min(_HUBER)) / len(residual)
             own = torch.cat([torch.arange(6 * frame, 6 * frame + 6), torch.arange(moves, size)])
             weighted = rows * weight[:, None]
@@ -177,6 +183,12 @@ class _Alignment:
             cost, damping = now, max(damping / 4, 1e-7)
         return cost
 
+    def depth(self, size: tuple[int, int]) -> Tensor:
+        """Depth map of the reference, of (height, width)."""
+        assert self.grid_shape is not None
+        inverse = self.g.exp().view(1, 1, *self.grid_shape)
+        return 1 / F.interpolate(inverse, size=size, mode="bilinear", align_corners=True)[0, 0]
+
     def poses(self) -> Tensor:
         """Camera-to-reference [count, 4, 4], float32."""
         return invert_pose(make_pose(self.rotations, self.t)).float()
@@ -193,6 +205,12 @@ def _levels(images: ImagePyramid, finest: int) -> list[int]:
     while len(found) < 3 and min(images.size(found[0] + 1)) >= _COARSEST:
         found.insert(0, found[0] + 1)
     return found
+
+
+def _grid(images: ImagePyramid, level: int) -> tuple[int, int]:
+    height, width = images.size(level)
+    unit = min(height, width) / _GRID
+    return round(height / unit), round(width / unit)
 
 
 def _focal(images: ImagePyramid, level: int, share: float) -> float:
@@ -214,12 +232,10 @@ def align_first_frames(
         finest: pyramid level to end with.
 
     Returns:
-        Camera-to-world [K, 4, 4] with the reference at the identity, and the robust colour difference.
+        Camera-to-world [K, 4, 4] with the reference at the identity, and the robust colour difference to it.
     """
     levels = _levels(images, finest)
-    height, width = images.size(levels[-1])
-    unit = min(height, width) / _GRID
-    grid = round(height / unit), round(width / unit)
+    grid = _grid(images, finest)
     trials = [torch.zeros(3), *(sign * _START * depth * axis for axis in torch.eye(3) for sign in (1, -1))]
     best, found = math.inf, _Alignment(len(frames) - 1, grid, depth)
     coarse = levels[:-1] or levels
@@ -233,35 +249,62 @@ def align_first_frames(
             best, found = cost, alignment
     found.at(images.level(levels[-1])[list(frames)].cpu(), _focal(images, levels[-1], share))
     cost = found.solve()
-    return torch.cat([torch.eye(4)[None], found.poses()]), cost
+    return torch.cat([torch.eye(4)[None], found.poses()]), cost / (len(frames) - 1)
 
 
 def align_frame(
     images: ImagePyramid,
-    reference: int,
+    known: Sequence[int],
+    poses: Tensor,
     frame: int,
     share: float,
-    depth: Callable[[int], Tensor],
+    depth: float,
     finest: int,
-    start: Tensor,
+    starts: Sequence[Tensor],
 ) -> tuple[Tensor, float]:
-    """Pose of a frame from the depth map of another one.
+    """Pose of a frame from frames whose poses are known.
+
+    The known frames give a depth map of the last of them, which the new frame is aligned to from several starts; then
+    that pose and the depth map are adjusted together.
 
     Args:
         images: of the sequence.
-        reference: the frame whose depth is known.
+        known: two or more frames, the last one nearest to the new one.
+        poses: their camera-to-world matrices [M, 4, 4].
         frame: the new one.
         share: focal length over (W + H) / 2.
-        depth: gives the z-depth [h, w] of the reference at a pyramid level.
+        depth: usual depth.
         finest: pyramid level to end with.
-        start: camera-to-reference [4, 4].
+        starts: camera-to-world matrices [4, 4] to begin with.
 
     Returns:
-        Camera-to-reference [4, 4], and the robust colour difference.
+        Camera-to-world [4, 4], and the robust colour difference to the last known frame.
     """
-    alignment, cost = _Alignment(1), math.inf
-    alignment.start_at(start[None])
-    for level in _levels(images, finest):
-        alignment.at(images.level(level)[[reference, frame]].cpu(), _focal(images, level, share), depth(level))
-        cost = alignment.solve()
-    return alignment.poses()[0], cost
+    poses = poses.detach().double().cpu()
+    levels, reference = _levels(images, finest), poses[-1]
+    moved = invert_pose(reference) @ poses[:-1]
+    surface = _Alignment(len(known) - 1, _grid(images, finest), depth)
+    surface.fixed[:] = True
+    surface.start_at(moved)
+    for level in levels:
+        surface.at(images.level(level)[[known[-1], *known[:-1]]].cpu(), _focal(images, level, share))
+        surface.solve()
+    best, found = math.inf, reference
+    for start in starts:
+        alone = _Alignment(1)
+        alone.start_at((invert_pose(reference) @ start.double().cpu())[None])
+        for level in levels:
+            pair = images.level(level)[[known[-1], frame]].cpu()
+            alone.at(pair, _focal(images, level, share), surface.depth(images.size(level)))
+            cost = alone.solve()
+        if cost < best:
+            best, found = cost, alone.poses()[0]
+    if not math.isfinite(best):
+        return starts[0], best
+    joint = _Alignment(len(known), surface.grid_shape, depth)
+    joint.fixed[:-1] = True
+    joint.g = surface.g.clone()
+    joint.start_at(torch.cat([moved, found[None].double()]))
+    joint.at(images.level(finest)[[known[-1], *known[:-1], frame]].cpu(), _focal(images, finest, share))
+    joint.solve()
+    return (reference @ joint.poses()[-1].double()).float(), best

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from vision3d.errors import InputError
-from vision3d.geometry.poses import interpolate_poses, invert_pose, se3_exp
+from vision3d.geometry.poses import interpolate_poses, se3_exp
 from vision3d.training.nerf.direct_alignment import align_first_frames, align_frame
 from vision3d.training.nerf.images import ImagePyramid
 from vision3d.training.nerf.optimization import Progress, StageOptimizer
@@ -24,6 +25,8 @@ from vision3d.training.nerf.schedule import Schedule
 from vision3d.training.nerf.stages import Stage
 
 _TURN = 0.03  # radians, standard deviation of the turns that further tries of a frame start with
+_WINDOW = 3  # frames that a new one is aligned with
+_UNREMARKABLE = 1e-3  # colour difference of direct alignment that says nothing against a frame (0.045 for each pixel)
 _LEAST_LOSSES = 3  # local losses that make a median
 _REPORT_EVERY = 10  # steps
 
@@ -121,28 +124,32 @@ class IncrementalFit:
         return self.run
 
     def _init(self, unit: _Unit) -> None:
-        first, cameras = self.frames[: self.schedule.init_frames], self.run.model.cameras
+        first = self.frames[: self.schedule.init_frames]
         if self.schedule.direct:
-            settings = self.run.model.rendering
-            depth = math.sqrt(max(settings.near, settings.far / 100) * settings.far)
-            poses, _ = align_first_frames(self.images, first, cameras.focal_share(), depth, self.schedule.pyramid_level)
+            began, cameras = time.perf_counter(), self.run.model.cameras
+            level, share = self.schedule.pyramid_level, cameras.focal_share()
+            poses, cost = align_first_frames(self.images, first, share, self._depth(), level)
             for frame, pose in zip(first, poses, strict=True):
                 cameras.set_poses(pose[None], frame)
-        self._stage(self.schedule.stage("init", first, 0))
-        if self.schedule.direct:
-            self._stage(self.schedule.stage("global", first, 0))
+            self._note("init", first, cost, began)
+        else:
+            self._stage(self.schedule.stage("init", first, 0))
         self.run.registered = first[:1] if self.schedule.register_init else first
 
     def _frame(self, unit: _Unit) -> None:
         run, schedule, frame = self.run, self.schedule, unit.number
         before, last = len(run.registered), frame == self.frames[-1]
-        if self._localise(frame):
+        fits = self._align(frame) if schedule.direct else self._localise(frame)
+        if fits:
             run.registered.append(frame)
-            self._stage(schedule.stage("part", run.registered[-schedule.part_frames :], before))
         else:
             run.skipped.append(frame)
             run.warnings.append(f"{run.names[frame]} does not fit the other frames and is left out")
-        if last or (run.registered[-1] == frame and len(run.registered) % schedule.every == 0):
+        if schedule.direct:
+            return
+        if fits:
+            self._stage(schedule.stage("part", run.registered[-schedule.part_frames :], before))
+        if last or (fits and len(run.registered) % schedule.every == 0):
             self._stage(schedule.stage("global", run.registered, before))
 
     def _localise(self, frame: int) -> bool:
@@ -181,32 +188,50 @@ class IncrementalFit:
             poses = cameras.camera_to_world().detach()
             moved = interpolate_poses(poses[before], poses[last], (frame - before) / (last - before))
             cameras.set_poses(moved[None], frame)
-            if schedule.direct:
-                self._align(frame, last)
         elif attempt > 1:
             generator = torch.Generator().manual_seed(self._seed())
             turn = _TURN * torch.randn(6, generator=generator) * torch.tensor([1.0, 1, 1, 0, 0, 0])
             poses = cameras.camera_to_world().detach()
             cameras.set_poses((poses[frame] @ se3_exp(turn).to(poses))[None], frame)
 
-    def _align(self, frame: int, reference: int) -> None:
-        """Align a frame with the depth that the field shows in the last one, from its own pose or from that one's."""
-        model, level = self.run.model, self.schedule.pyramid_level
-        cameras, depths = model.cameras, {}
+    def _align(self, frame: int) -> bool:
+        """Find the pose of a frame by direct alignment with the last ones; whether it fits."""
+        cameras, known = self.run.model.cameras, self.run.registered[-_WINDOW:]
+        share, level = cameras.focal_share(), self.schedule.pyramid_level
+        limit = max(self._loss_limit(), _UNREMARKABLE)
+        began, best, pose = time.perf_counter(), math.inf, torch.eye(4)
+        for attempt in range(self.schedule.attempts):
+            starts = []
+            for start in (0, 1) if attempt == 0 else (2, 2):
+                self._place(frame, start)
+                starts.append(cameras.camera_to_world()[frame].detach().clone())
+                self.stages += 1
+            poses = cameras.camera_to_world().detach()[known]
+            found, cost = align_frame(self.images, known, poses, frame, share, self._depth(), level, starts)
+            if cost < best:
+                best, pose = cost, found
+            if best <= limit and math.isfinite(best):
+                break
+        cameras.set_poses(pose[None], frame)
+        self._note("local", [frame], best, began)
+        return math.isfinite(best) and (best <= limit or self.schedule.attempts == 1)
 
-        def depth(wanted: int) -> torch.Tensor:
-            if wanted not in depths:
-                cameras.resize(*self.images.size(wanted))
-                depths[wanted] = model.render_view(reference).depth[0].clamp_min(1e-3)
-            return depths[wanted]
+    def _note(self, stage: str, frames: list[int], cost: float, began: float) -> None:
+        """Enter a direct alignment into the history: no optimiser steps, the PSNR from the colour difference."""
+        run, seconds = self.run, time.perf_counter() - began
+        psnr = -10 * math.log10(max(2 * min(cost, 0.5), 1e-12))
+        number = len(run.registered)
+        run.history.append(
+            StageRecord(stage, tuple(frames), number, 0, seconds, min(cost, 1.0), psnr, run.focal_length)
+        )
+        if self.callback is not None:
+            units, wanted = len(self.units), len(self.frames)
+            self.callback(FitProgress(stage, 1, 1, run.position, units, number, wanted, psnr, run.focal_length))
 
-        poses = cameras.camera_to_world().detach()
-        starts = [invert_pose(poses[reference]) @ poses[frame], torch.eye(4)]
-        share = cameras.focal_share()
-        found = [align_frame(self.images, reference, frame, share, depth, level, start) for start in starts]
-        move, cost = min(found, key=lambda pair: pair[1])
-        if math.isfinite(cost):
-            cameras.set_poses((poses[reference] @ move.to(poses))[None], frame)
+    def _depth(self) -> float:
+        """Geometric mean of the depths that are sampled."""
+        settings = self.run.model.rendering
+        return math.sqrt(max(settings.near, settings.far / 100) * settings.far)
 
     def _refine(self, unit: _Unit) -> None:
         run, level = self.run, self.schedule.levels[unit.number]
@@ -214,7 +239,7 @@ class IncrementalFit:
         if unit.number == 0 and self.schedule.reset_map:
             fresh = build_model(1, run.size, run.model_options, self._seed())
             run.model.field.load_state_dict(fresh.field.state_dict())
-            stage = self.schedule.reopened(stage)
+            self._stage(self.schedule.map_stage(run.registered, level))
         self._stage(stage)
 
     def _joint(self, unit: _Unit) -> None:

@@ -40,8 +40,8 @@ class Schedule:
         every: a global adjustment follows every so many registered frames, and the last one.
         pyramid_level: halvings of the images until all frames are registered.
         longest_side: instead, pixels: the fewest halvings that leave no longer side than this; 0: ``pyramid_level``.
-        reset_map: the field starts anew before the last stages, from the poses alone (a variant of the published runs);
-            their window then opens like that of the first stage.
+        reset_map: before the last stages the field starts anew from the poses (a variant of the published runs), with
+            a stage of its own in which they stay as they are.
         refine_levels: last stages on all frames, each at half the halvings of the one before: levels
             ``pyramid_level``, ``pyramid_level - 1`` ... (not below 0).
         rays: pixels in a step.
@@ -49,9 +49,9 @@ class Schedule:
             the positions that its first stage found. Otherwise they go on from there.
         register_init: the frames of the first stage pass through registration too (published); otherwise they count as
             registered.
-        direct: the poses of the first frames, and the start of each new one, come from direct image alignment
-            (:mod:`vision3d.training.nerf.direct_alignment`); the first stage then fits the field alone, and a global
-            one follows it.
+        direct: the pose of each frame comes from direct image alignment with the last ones
+            (:mod:`vision3d.training.nerf.direct_alignment`), and the field begins once all frames have one: there are
+            no init, local, part and global stages.
         extrapolate: a new frame starts with the motion of the last two; otherwise where the last one is.
         focal_from: registered frames from which the focal length is free.
         network_rate, focal_rate: step sizes (``epochs`` unset), falling to ``rate_end`` times it in a stage.
@@ -178,15 +178,14 @@ class Schedule:
         def rate(start: float) -> LearningRate:
             return LearningRate.exponential(start, start * falling[0], falling[1])
 
-        free_pose = not (first and self.direct)
-        free_focal = free_pose and kind in ("init", "global", "refine") and len(views) >= self.focal_from
+        free_focal = kind in ("init", "global", "refine") and len(views) >= self.focal_from
         return Stage(
             kind,
             steps,
             tuple(views),
             network=None if kind == "local" else rate(self.network_rate * share),
             focal=rate(self.focal_rate * share) if free_focal else None,
-            pose=rate(self.pose_rate if kind != "part" else self.pose_rate * share) if free_pose else None,
+            pose=rate(self.pose_rate if kind != "part" else self.pose_rate * share),
             rays_per_step=self.rays,
             views_per_step=None,
             pyramid_level=level,
@@ -196,12 +195,15 @@ class Schedule:
             patience=self.patience or None,
         )
 
-    def reopened(self, stage: Stage) -> Stage:
-        """A stage for a field that starts anew: with the step size and the window of the first stage."""
+    def map_stage(self, views: Sequence[int], level: int) -> Stage:
+        """The stage of a field that starts anew from the poses, which stay as they are."""
         if self.epochs:
-            return stage
-        network = LearningRate.exponential(self.network_rate, self.network_rate * self.rate_end, stage.steps)
-        return replace(stage, network=network, window=(0.0, self.window) if self.window else None)
+            stage = self.stage("refine", views, len(views), level)
+            return replace(stage, name="map", focal=None, rotation=None, translation=None)
+        network = LearningRate.exponential(self.network_rate, self.network_rate * self.rate_end, self.init)
+        stage = self._fast_stage("refine", views, self.init, level)
+        window = (0.0, self.window) if self.window else None
+        return replace(stage, name="map", network=network, focal=None, pose=None, window=window)
 
     def joint_stage(self, views: Sequence[int]) -> Stage:
         """The one stage of ``nerfmm`` and ``barf``."""
@@ -218,9 +220,13 @@ def iterations(schedule: Schedule, frames: int) -> int:
     """
     if schedule.method != "incremental":
         raise ConfigError(f"schedule {schedule.name}: fits all frames at once, in {schedule.full} steps")
-    total = schedule.stage("init", range(schedule.init_frames), 0).steps
+    refine = [schedule.stage("refine", range(frames), frames, level) for level in schedule.levels]
+    if schedule.reset_map and refine:
+        refine.append(schedule.map_stage(range(frames), schedule.levels[0]))
+    last = sum(stage.steps for stage in refine)
     if schedule.direct:
-        total += schedule.stage("global", range(schedule.init_frames), 0).steps
+        return last
+    total = last + schedule.stage("init", range(schedule.init_frames), 0).steps
     done = 1 if schedule.register_init else schedule.init_frames
     for registered in range(done + 1, frames + 1):
         newest = range(max(registered - schedule.part_frames, 0), registered)
@@ -228,7 +234,7 @@ def iterations(schedule: Schedule, frames: int) -> int:
         total += schedule.stage("part", newest, registered - 1).steps
         if registered % schedule.every == 0 or registered == frames:
             total += schedule.stage("global", range(registered), registered - 1).steps
-    return total + sum(schedule.stage("refine", range(frames), frames, level).steps for level in schedule.levels)
+    return total
 
 
 _GRID = {"half_size": 3.0, "center": [0.0, 0.0, 3.0], "levels": 6, "finest": 255, "log2_rows": 18}
@@ -244,14 +250,15 @@ SCHEDULES: dict[str, Schedule] = {
         focal="ratio",
         epochs=False,
         init=300,
-        early=30,
-        local=30,
-        part=40,
-        full=120,
-        refine=400,
+        early=50,
+        local=50,
+        part=50,
+        full=150,
+        refine=600,
+        reset_map=True,
+        refine_levels=2,
         every=3,
         longest_side=128,
-        refine_levels=1,
         rays=512,
         register_init=False,
         direct=True,
@@ -264,8 +271,8 @@ SCHEDULES: dict[str, Schedule] = {
     ),
 }
 _JOINT = {"model_field": "hash_grid", "field_options": _GRID, "rendering": _RAYS, "focal": "ratio", "epochs": False}
-SCHEDULES["nerfmm"] = Schedule("nerfmm", "nerfmm", **_JOINT, longest_side=128, refine_levels=0, rays=512, full=4000)  # type: ignore[arg-type]
-SCHEDULES["barf"] = Schedule("barf", "barf", **_JOINT, longest_side=128, refine_levels=0, rays=512, full=4000)  # type: ignore[arg-type]
+SCHEDULES["nerfmm"] = Schedule("nerfmm", "nerfmm", **_JOINT, longest_side=128, refine_levels=0, rays=512, full=2200)  # type: ignore[arg-type]
+SCHEDULES["barf"] = Schedule("barf", "barf", **_JOINT, longest_side=128, refine_levels=0, rays=512, full=2200)  # type: ignore[arg-type]
 
 
 def make_schedule(name: str | Schedule, options: Mapping[str, Any] | None = None) -> Schedule:
