@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_type_hints
 
 from vision3d.errors import ConfigError, UnknownNameError, check_option_names
-from vision3d.models.nerf.cameras import FocalForm
+from vision3d.models.nerf.cameras import DEFAULT_FIELD_OF_VIEW, FocalForm
 from vision3d.models.nerf.cfnerf import FieldName
 from vision3d.models.nerf.rendering import Rendering
 from vision3d.training.nerf.stages import LearningRate, Stage, barf_stage, cfnerf_stage, nerfmm_stage
@@ -31,7 +31,8 @@ class Schedule:
     Attributes:
         name: published, fast, nerfmm, barf.
         method: frame by frame, or all frames at once.
-        model_field, field_options, rendering, focal: of the model (see :class:`vision3d.models.nerf.cfnerf.CFNeRF`).
+        model_field, field_options, rendering, focal, field_of_view: of the model (see
+            :class:`vision3d.models.nerf.cfnerf.CFNeRF`).
         epochs: steps are counted for each frame, step sizes are the published ones, and a step sees one frame.
         init_frames: frames that start the scene.
         init, early, local, part, full, refine: length of the stages: the start; local, part and global stages of the
@@ -70,6 +71,7 @@ class Schedule:
     field_options: Mapping[str, Any] = field(default_factory=dict)
     rendering: Mapping[str, Any] = field(default_factory=dict)
     focal: FocalForm = "square"
+    field_of_view: float = DEFAULT_FIELD_OF_VIEW
     epochs: bool = True
     init_frames: int = 3
     init: int = 3000
@@ -142,6 +144,7 @@ class Schedule:
             "field_options": dict(self.field_options),
             "rendering": dict(self.rendering),
             "focal": self.focal,
+            "field_of_view": self.field_of_view,
         }
 
     def plain(self) -> dict[str, Any]:
