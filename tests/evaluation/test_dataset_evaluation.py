@@ -116,7 +116,7 @@ def test_errors(kitti: Path) -> None:
     with pytest.raises(UnknownNameError, match="protocol of kitti2015"):
         evaluate_dataset(Constant(), "kitti2015", kitti, protocol="sceneflow")
     with pytest.raises(UnknownNameError, match="baseline"):
-        evaluate_dataset(Constant(), "kitti2015", kitti, baseline="sgbm_wls")
+        evaluate_dataset(Constant(), "kitti2015", kitti, baseline="sgbm_abc")
     with pytest.raises(UnknownNameError, match="scene '000009_10'"):
         evaluate_dataset(Constant(), "kitti2015", kitti, exclude=["000009_10"])
     with pytest.raises(InputError, match="no scene of kitti2015"):
