@@ -212,26 +212,29 @@ def _fit_in_processes(
         messages = mp.get_context("spawn").SimpleQueue()
         work = (processes, f"file://{scratch}/meeting", list(arrays), settings, str(folder), device.type, messages)
         started = mp.spawn(_worker, args=work, nprocs=processes, join=False)  # type: ignore[no-untyped-call]
-        problem: Vision3DError | None = None
+        ended: mp.ProcessExitedException | None = None
         try:
             while not started.join(timeout=_POLL):
-                while not messages.empty():
-                    message = messages.get()
-                    if isinstance(message, Vision3DError):
-                        problem = message
-                    elif callback is not None:
-                        callback(message)
+                _pass_on(messages, callback)
         except mp.ProcessExitedException as error:
-            raise InputError(f"a process of the fit ended ({error}): see its output, or use one process") from error
+            ended = error
         finally:
             for process in started.processes:
                 process.terminate()
-        while not messages.empty():
-            message = messages.get()
-            problem = message if isinstance(message, Vision3DError) else problem
-        if problem is not None:
-            raise problem
+        _pass_on(messages, callback)  # what a process said before it ended explains its end
+        if ended is not None:
+            raise InputError(f"a process of the fit ended ({ended}): see its output, or use one process") from ended
         return load_run(folder, device)
+
+
+def _pass_on(messages: Any, callback: FitCallback | None) -> None:
+    """Give the callback what the first process has told; an error that any process met is raised here."""
+    while not messages.empty():
+        message = messages.get()
+        if isinstance(message, Vision3DError):
+            raise message
+        if callback is not None:
+            callback(message)
 
 
 def _worker(
@@ -253,8 +256,7 @@ def _worker(
         run = load_run(folder)
         dist.barrier()  # nobody saves before everybody has read
         _fit(run, arrays, settings, folder if rank == 0 else None, device, messages.put if rank == 0 else None)
-    except Vision3DError as error:
-        if rank == 0:
-            messages.put(error)
+    except Vision3DError as error:  # from any process: the end of the first one may take the others down
+        messages.put(error)
     finally:
         dist.destroy_process_group()

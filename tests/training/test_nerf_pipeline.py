@@ -225,6 +225,8 @@ def test_a_fit_in_two_processes(tmp_path):
     assert run.registered == [0, 1, 2, 3]
     assert run.report()["steps"] == iterations(make_schedule("fast", options), 4)
     assert seen[-1].stage == "refine"
+    with pytest.raises(InputError, match="the loss is"):
+        fit_radiance_field(frames(4), None, "fast", options={**TINY, "network_rate": 1e30}, device="cpu", processes=2)
 
 
 def test_wrong_images():
