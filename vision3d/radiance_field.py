@@ -256,6 +256,7 @@ def _worker(
         run = load_run(folder)
         dist.barrier()  # nobody saves before everybody has read
         _fit(run, arrays, settings, folder if rank == 0 else None, device, messages.put if rank == 0 else None)
+        dist.barrier()  # nobody leaves before everybody is done
     except Vision3DError as error:  # from any process: the end of the first one may take the others down
         messages.put(error)
     finally:
