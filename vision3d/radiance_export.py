@@ -17,14 +17,7 @@ from vision3d.datasets.pairs import IMAGE_SUFFIXES
 from vision3d.errors import ConfigError, InputError
 from vision3d.geometry.pointcloud import depth_edge_mask, depth_to_pointcloud, voxel_downsample
 from vision3d.io.camera_json import PosedImage, write_cameras_json, write_transforms
-from vision3d.io.colmap import (
-    ColmapImage,
-    ColmapModel,
-    colmap_from_camera,
-    empty_points,
-    quaternion_from_rotation,
-    write_colmap,
-)
+from vision3d.io.colmap import colmap_model, write_colmap
 from vision3d.io.files import atomic_write, ensure_folder
 from vision3d.io.images import write_image
 from vision3d.io.pfm import write_pfm
@@ -84,15 +77,6 @@ def frame_cameras(run: NerfRun, size: tuple[int, int] | None = None) -> list[Pos
 def file_name(name: str) -> str:
     """The name of a frame as that of an image file: frames of videos get ``.png``."""
     return name if name.lower().endswith(IMAGE_SUFFIXES) else f"{name}.png"
-
-
-def colmap_model(images: Sequence[PosedImage]) -> ColmapModel:
-    """A sparse model of one shared PINHOLE camera, the images in their order from id 1, and no points."""
-    rows = {}
-    for number, image in enumerate(images, 1):
-        pose = image.camera.world_to_camera
-        rows[number] = ColmapImage(image.name, 1, quaternion_from_rotation(pose[:3, :3]), pose[:3, 3])
-    return ColmapModel({1: colmap_from_camera(images[0].camera)}, rows, empty_points())
 
 
 def render_frames(

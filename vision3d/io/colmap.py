@@ -8,6 +8,7 @@ in that convention, :func:`camera_from_colmap` subtracts the half pixel. Quatern
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from vision3d.errors import CameraFileError, DisparityError, InputError
-from vision3d.io.camera_json import trim_distortion
+from vision3d.io.camera_json import PosedImage, trim_distortion
 from vision3d.io.cameras import make_camera
 from vision3d.io.files import atomic_write, read_bytes
 from vision3d.types import Camera
@@ -227,6 +228,15 @@ def colmap_from_camera(camera: Camera) -> ColmapCamera:
     params += coefficients + [0.0] * (length - len(coefficients))
     model = {0: "PINHOLE", 4: "OPENCV", 8: "FULL_OPENCV"}[length]
     return ColmapCamera(model, camera.width, camera.height, np.array(params))
+
+
+def colmap_model(images: Sequence[PosedImage]) -> ColmapModel:
+    """A sparse model of one shared PINHOLE camera, the images in their order from id 1, and no points."""
+    rows = {}
+    for number, image in enumerate(images, 1):
+        pose = image.camera.world_to_camera
+        rows[number] = ColmapImage(image.name, 1, quaternion_from_rotation(pose[:3, :3]), pose[:3, 3])
+    return ColmapModel({1: colmap_from_camera(images[0].camera)}, rows, empty_points())
 
 
 def read_colmap_depth(path: PathLike) -> np.ndarray:

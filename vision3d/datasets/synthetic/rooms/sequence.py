@@ -19,14 +19,8 @@ from vision3d.datasets.synthetic.rooms.stereo import random_rig
 from vision3d.datasets.synthetic.rooms.views import PinholeRays, camera_center, expose, render_view
 from vision3d.errors import InputError
 from vision3d.geometry.panorama import panorama_rays
-from vision3d.io.colmap import (
-    ColmapImage,
-    ColmapModel,
-    colmap_from_camera,
-    empty_points,
-    quaternion_from_rotation,
-    write_colmap,
-)
+from vision3d.io.camera_json import PosedImage
+from vision3d.io.colmap import colmap_model, write_colmap
 from vision3d.io.disparity import write_depth_png16
 from vision3d.io.files import ensure_folder
 from vision3d.io.images import write_image
@@ -107,14 +101,11 @@ def write_room_sequence(folder: str | os.PathLike[str], sequence: RoomSequence) 
     """
     root = ensure_folder(folder)
     images, depths = ensure_folder(root / "images"), ensure_folder(root / "depth")
-    rows = {}
-    for number, (image, depth) in enumerate(zip(sequence.images, sequence.depths, strict=True)):
-        name = f"{number:04d}.png"
-        pose = sequence.cameras[number].world_to_camera
+    names = [f"{number:04d}.png" for number in range(len(sequence.images))]
+    for name, image, depth in zip(names, sequence.images, sequence.depths, strict=True):
         write_image(images / name, image)
         write_depth_png16(depths / name, depth)
-        rows[number + 1] = ColmapImage(name, 1, quaternion_from_rotation(pose[:3, :3]), pose[:3, 3])
-    model = ColmapModel({1: colmap_from_camera(sequence.cameras[0])}, rows, empty_points())
+    model = colmap_model([PosedImage(*row) for row in zip(names, sequence.cameras, strict=True)])
     write_colmap(ensure_folder(root / "sparse"), model, binary=False)
 
 
