@@ -62,7 +62,7 @@ def load_panorama_model(
     default = _MESH_MODEL if settings else DEFAULT_PANORAMA_MODEL
     chosen = default if model is None else model
     if is_exported(chosen):
-        if level is not None or texture is not None:
+        if settings:
             raise InputError("an exported network keeps the level and texture it was exported with: leave them out")
         return load_exported_model(str(chosen), weights, device, ("panorama",))
     if isinstance(chosen, nn.Module):
@@ -99,7 +99,8 @@ def predict_panorama(
         model: a registered name, a module called as ``model(image)``, or None: panoramadepth_tiny, or spheredepth_tiny
             where a level or texture is given.
         weights: a checkpoint or a weight tag instead of the default weights; needs a name.
-        level, texture: of networks on a mesh: other settings than the usual ones. Weights of one level serve others.
+        level, texture: of networks on a mesh: other settings than the usual ones. Weights of one level serve others,
+            less accurately.
         height: rows of the image that the network sees; None: as dense as its mesh, 256 for networks without.
         device: ``"cpu"``, ``"cuda"``, ...; None takes CUDA where there is one.
         precision: ``"float32"``, ``"bfloat16"`` or ``"float16"`` (autocast).

@@ -44,6 +44,8 @@ class _Alignment:
         self.grid_shape, self.start = grid, -math.log(depth)
         cells = 0 if grid is None else grid[0] * grid[1]
         self.g = torch.full((cells,), self.start, dtype=torch.float64)
+        if grid is not None:
+            self.differences = _neighbour_differences(grid)
         self.fixed = torch.zeros(count, dtype=torch.bool)
         self.rotations = torch.eye(3, dtype=torch.float64).repeat(count, 1, 1)
         self.t = torch.zeros(count, 3, dtype=torch.float64)
@@ -93,7 +95,7 @@ class _Alignment:
             total += float(F.huber_loss(residual, torch.zeros_like(residual), delta=_HUBER))
         if self.grid_shape is None:
             return total
-        relief = float((self._differences() @ self.g).square().sum()) + float((self.g.mean() - self.start) ** 2)
+        relief = float((self.differences @ self.g).square().sum()) + float((self.g.mean() - self.start) ** 2)
         return total + 0.5 * self._prior_share() * relief
 
     def _prior_share(self) -> float:
@@ -105,21 +107,6 @@ class _Alignment:
         seen, own = self._sample(self.images[frame + 1], places)[:, inside], self.images[0].flatten(1)[:, inside]
         gain = (own.std(1, keepdim=True) / seen.std(1, keepdim=True).clamp_min(1e-3)).clamp(0.8, 1.25)
         return gain * (seen - seen.mean(1, keepdim=True)) - (own - own.mean(1, keepdim=True))
-
-    def _differences(self) -> Tensor:
-        """Matrix of the differences of neighbours in the grid."""
-        assert self.grid_shape is not None
-        numbers = torch.arange(len(self.g)).view(self.grid_shape)
-        pairs = torch.cat(
-            [
-                torch.stack([numbers[:, 1:].flatten(), numbers[:, :-1].flatten()], 1),
-                torch.stack([numbers[1:].flatten(), numbers[:-1].flatten()], 1),
-            ]
-        )
-        matrix = torch.zeros(len(pairs), len(self.g), dtype=torch.float64)
-        rows = torch.arange(len(pairs))
-        matrix[rows, pairs[:, 0]], matrix[rows, pairs[:, 1]] = 1.0, -1.0
-        return matrix
 
     def _normal_equations(self) -> tuple[Tensor, Tensor]:
         count, cells = len(self.t), len(self.g)
@@ -150,10 +137,10 @@ class _Alignment:
             matrix[own[:, None], own] += weighted.T @ rows
             vector[own] -= weighted.T @ residual
         if self.grid_shape is not None:
-            differences, share = self._differences(), self._prior_share()
-            matrix[moves:, moves:] += share * (differences.T @ differences + 1 / cells**2)
+            share = self._prior_share()
+            matrix[moves:, moves:] += share * (self.differences.T @ self.differences + 1 / cells**2)
             off = (self.g.mean() - self.start) / cells
-            vector[moves:] -= share * (differences.T @ (differences @ self.g) + off)
+            vector[moves:] -= share * (self.differences.T @ (self.differences @ self.g) + off)
         held = torch.zeros(size, dtype=torch.bool)
         held[:moves] = self.fixed.repeat_interleave(6)
         matrix[held], vector[held] = 0.0, 0.0
@@ -197,6 +184,21 @@ class _Alignment:
         """Begin with these poses [count, 4, 4]."""
         moves = invert_pose(camera_to_reference.detach().double().cpu())
         self.rotations, self.t = moves[:, :3, :3].clone(), moves[:, :3, 3].clone()
+
+
+def _neighbour_differences(grid: tuple[int, int]) -> Tensor:
+    """Matrix [D, rows * columns] of the differences of neighbours in a grid of (rows, columns)."""
+    numbers = torch.arange(grid[0] * grid[1]).view(grid)
+    pairs = torch.cat(
+        [
+            torch.stack([numbers[:, 1:].flatten(), numbers[:, :-1].flatten()], 1),
+            torch.stack([numbers[1:].flatten(), numbers[:-1].flatten()], 1),
+        ]
+    )
+    matrix = torch.zeros(len(pairs), numbers.numel(), dtype=torch.float64)
+    rows = torch.arange(len(pairs))
+    matrix[rows, pairs[:, 0]], matrix[rows, pairs[:, 1]] = 1.0, -1.0
+    return matrix
 
 
 def _levels(images: ImagePyramid, finest: int) -> list[int]:

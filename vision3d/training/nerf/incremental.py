@@ -224,9 +224,7 @@ class IncrementalFit:
         run.history.append(
             StageRecord(stage, tuple(frames), number, 0, seconds, min(cost, 1.0), psnr, run.focal_length)
         )
-        if self.callback is not None:
-            units, wanted = len(self.units), len(self.frames)
-            self.callback(FitProgress(stage, 1, 1, run.position, units, number, wanted, psnr, run.focal_length))
+        self._tell(stage, 1, 1, psnr)
 
     def _depth(self) -> float:
         """Geometric mean of the depths that are sampled."""
@@ -254,7 +252,7 @@ class IncrementalFit:
         run = self.run
         optimizer = StageOptimizer(run.model, self.images, stage, self._seed())
         self.stages += 1
-        optimizer.run(callback=lambda progress: self._tell(stage, progress))
+        optimizer.run(callback=lambda progress: self._report(stage, progress))
         done = optimizer.progress()
         record = StageRecord(
             stage.name,
@@ -269,20 +267,13 @@ class IncrementalFit:
         run.history.append(record)
         return record
 
-    def _tell(self, stage: Stage, done: Progress) -> None:
-        if self.callback is None or (done.step % _REPORT_EVERY and done.step < stage.steps):
+    def _report(self, stage: Stage, done: Progress) -> None:
+        if done.step % _REPORT_EVERY == 0 or done.step >= stage.steps:
+            self._tell(stage.name, done.step, stage.steps, done.psnr)
+
+    def _tell(self, stage: str, step: int, steps: int, psnr: float) -> None:
+        if self.callback is None:
             return
-        run = self.run
-        self.callback(
-            FitProgress(
-                stage.name,
-                done.step,
-                stage.steps,
-                run.position,
-                len(self.units),
-                len(run.registered),
-                len(self.frames),
-                done.psnr,
-                run.focal_length,
-            )
-        )
+        run, units, frames = self.run, len(self.units), len(self.frames)
+        registered = len(run.registered)
+        self.callback(FitProgress(stage, step, steps, run.position, units, registered, frames, psnr, run.focal_length))
